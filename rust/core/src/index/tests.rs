@@ -1,0 +1,255 @@
+//! The index against plain models: a map of prefixes for each view, evicted block by block.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A view as sets of whole prefixes, each with the tick of its last use and the pins on it.
+#[derive(Debug, Default)]
+struct Model {
+    prefixes: HashMap<Vec<u64>, (u64, u32)>,
+    capacity: Option<usize>,
+}
+
+impl Model {
+    fn store(&mut self, prompt: &[u64], tick: u64) {
+        for end in 1..=prompt.len() {
+            self.prefixes.entry(prompt[..end].to_vec()).or_default().0 = tick;
+        }
+    }
+
+    fn pin(&mut self, prompt: &[u64], by: i32) {
+        for end in 1..=prompt.len() {
+            let pins = &mut self.prefixes.get_mut(&prompt[..end]).expect("pinned prefixes stay").1;
+            *pins = pins.checked_add_signed(by).expect("pins are not negative");
+        }
+    }
+
+    /// The oldest use goes first, and of it the longest prefix.
+    fn evict(&mut self) {
+        while self.capacity.is_some_and(|capacity| self.prefixes.len() > capacity) {
+            let oldest =
+                self.prefixes.iter().min_by_key(|(prefix, (tick, _))| (*tick, usize::MAX - prefix.len()));
+            let oldest = oldest.expect("over its capacity").0.clone();
+            self.prefixes.remove(&oldest);
+        }
+    }
+
+    fn depth(&self, prompt: &[u64]) -> u32 {
+        (1..=prompt.len()).take_while(|&end| self.prefixes.contains_key(&prompt[..end])).count() as u32
+    }
+}
+
+fn blocks(prompt: &[u64]) -> Vec<BlockHash> {
+    prompt.iter().copied().map(BlockHash).collect()
+}
+
+fn depths(index: &PrefixIndex, prompt: &[u64], views: &[ViewId]) -> Vec<u32> {
+    let mut matches = Matches::default();
+    index.find(blocks(prompt).into_iter(), 0, &mut matches);
+    let listed: BTreeMap<usize, u32> = matches.holders().collect();
+    for view in views {
+        assert_eq!(listed.get(&view.index()).copied().unwrap_or(0), matches.depth(*view));
+    }
+    views.iter().map(|&view| matches.depth(view)).collect()
+}
+
+/// Checks what the module promises of its own structure.
+fn check(index: &PrefixIndex) {
+    let (mut runs, mut blocks) = (0, 0);
+    let mut children: HashMap<u32, u32> = HashMap::new();
+    let mut held: HashMap<u16, u64> = HashMap::new();
+    let all: Vec<RunId> = index.tree.all_runs().collect();
+    for &id in &all {
+        let run = index.tree.run(id);
+        runs += 1;
+        blocks += usize::from(run.len);
+        assert!(!run.holders.is_empty() || run.children > 0, "nobody needs {id:?}");
+        assert_eq!(index.tree.child(run.parent, index.tree.hashes(id)[0]), Some(id));
+        if run.parent != RunId::NONE {
+            *children.entry(run.parent.number()).or_default() += 1;
+        }
+        let mut seen = HashSet::new();
+        for holder in &run.holders {
+            assert!(seen.insert(holder.view), "one share for each view");
+            assert!(holder.blocks <= run.len);
+            *held.entry(holder.view).or_default() += u64::from(holder.blocks);
+        }
+    }
+    for &id in &all {
+        assert_eq!(index.tree.run(id).children, children.get(&id.number()).copied().unwrap_or(0));
+    }
+    assert_eq!((index.runs(), index.blocks()), (runs, blocks));
+    for view in 0..index.views.len() as u16 {
+        if index.views.get(view).live {
+            assert_eq!(index.views.get(view).blocks, held.get(&view).copied().unwrap_or(0));
+        }
+    }
+    assert!(index.bytes() <= index.budget, "{} of {}", index.bytes(), index.budget);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Insert { view: usize, prompt: Vec<u64> },
+    Find { prompt: Vec<u64> },
+    Replace { view: usize },
+    Capacity { view: usize, blocks: Option<u64> },
+}
+
+/// Prompts over few blocks, so that they share prefixes of every length.
+fn prompt() -> impl Strategy<Value = Vec<u64>> {
+    prop_oneof![
+        proptest::collection::vec(0u64..2, 0..14),
+        (0u64..3, 0usize..40).prop_map(|(block, len)| vec![block; len]),
+        proptest::collection::vec(0u64..4, 0..6),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0usize..4, prompt()).prop_map(|(view, prompt)| Step::Insert { view, prompt }),
+        4 => prompt().prop_map(|prompt| Step::Find { prompt }),
+        1 => (0usize..4).prop_map(|view| Step::Replace { view }),
+        1 => (0usize..4, proptest::option::of(0u64..30)).prop_map(|(view, blocks)| Step::Capacity { view, blocks }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn equals_the_plain_model(steps in proptest::collection::vec(step(), 1..80)) {
+        let mut index = PrefixIndex::new(MIN_BUDGET);
+        let mut views: Vec<ViewId> = (0..4).map(|_| index.add_view(None).expect("free")).collect();
+        let mut models: Vec<Model> = (0..4).map(|_| Model::default()).collect();
+        for (tick, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Insert { view, prompt } => {
+                    index.insert(views[view], &blocks(&prompt), 0);
+                    models[view].store(&prompt, tick as u64);
+                    models[view].evict();
+                }
+                Step::Find { prompt } => {
+                    let expected: Vec<u32> = models.iter().map(|model| model.depth(&prompt)).collect();
+                    prop_assert_eq!(depths(&index, &prompt, &views), expected);
+                }
+                Step::Replace { view } => {
+                    index.remove_view(views[view]);
+                    views[view] = index.add_view(None).expect("free");
+                    models[view] = Model::default();
+                }
+                Step::Capacity { view, blocks } => {
+                    index.set_capacity(views[view], blocks);
+                    models[view].capacity = blocks.map(|blocks| blocks as usize);
+                    models[view].evict();
+                }
+            }
+            check(&index);
+            for (view, model) in views.iter().zip(&models) {
+                prop_assert_eq!(index.view_blocks(*view), model.prefixes.len() as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_pinned_stays_and_is_counted_once(steps in proptest::collection::vec((0usize..2, prompt(), any::<bool>(), any::<prop::sample::Index>()), 1..60), capacity in 1u64..30) {
+        let mut index = PrefixIndex::new(MIN_BUDGET);
+        let views: Vec<ViewId> = (0..2).map(|_| index.add_view(Some(capacity)).expect("free")).collect();
+        let mut pinned: Vec<(usize, Vec<u64>, Pin)> = Vec::new();
+        for (view, prompt, release, which) in steps {
+            if release && !pinned.is_empty() {
+                let (_, _, pin) = pinned.swap_remove(which.index(pinned.len()));
+                index.unpin(pin);
+            } else if let Some(pin) = index.insert_pinned(views[view], &blocks(&prompt), 0) {
+                pinned.push((view, prompt, pin));
+            }
+            check(&index);
+            let mut models = [Model::default(), Model::default()];
+            for (view, prompt, _) in &pinned {
+                prop_assert_eq!(depths(&index, prompt, &views)[*view], prompt.len() as u32);
+                models[*view].store(prompt, 0);
+                models[*view].pin(prompt, 1);
+            }
+            for (view, model) in views.iter().zip(&models) {
+                prop_assert_eq!(index.active_blocks(*view), model.prefixes.len() as u64);
+                prop_assert!(index.view_blocks(*view) <= capacity.max(model.prefixes.len() as u64));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_budget_is_never_exceeded_and_the_newest_prompts_survive() {
+    let mut index = PrefixIndex::new(MIN_BUDGET);
+    let views: Vec<ViewId> = (0..3).map(|_| index.add_view(None).expect("free")).collect();
+    let unique = |number: u64, len: u64| (0..len).map(|at| number << 20 | at).collect::<Vec<u64>>();
+    // Lengths that need every size of slot, and one prompt in three shared by all views.
+    let length = |number: u64| [3, 17, 31, 320, 1500, 64][number as usize % 6];
+    for number in 0..4000 {
+        let prompt = unique(number, length(number));
+        for view in &views[..if number % 3 == 0 { 3 } else { 1 }] {
+            index.insert(*view, &blocks(&prompt), number as u32);
+        }
+        assert!(index.bytes() <= MIN_BUDGET, "{} bytes after {number} prompts", index.bytes());
+        assert_eq!(depths(&index, &prompt, &views)[0], prompt.len() as u32);
+    }
+    check(&index);
+    for number in 3980..4000 {
+        let prompt = unique(number, length(number));
+        assert_eq!(depths(&index, &prompt, &views)[0], prompt.len() as u32, "prompt {number}");
+    }
+    assert!(index.evicted_blocks() > 100_000);
+}
+
+#[test]
+fn a_prompt_larger_than_the_budget_is_stored_in_part() {
+    let mut index = PrefixIndex::new(MIN_BUDGET);
+    let view = index.add_view(None).expect("free");
+    let prompt: Vec<u64> = (0..1_000_000).collect();
+    for _ in 0..3 {
+        index.insert(view, &blocks(&prompt), 0);
+        check(&index);
+        let depth = depths(&index, &prompt, &[view])[0];
+        assert!(depth > 50_000, "{depth}");
+    }
+}
+
+#[test]
+fn uses_decay_and_part_where_prompts_part() {
+    let mut index = PrefixIndex::new(MIN_BUDGET);
+    let view = index.add_view(None).expect("free");
+    let uses = |index: &PrefixIndex, prompt: &[u64], now_ms| {
+        let mut matches = Matches::default();
+        index.find(blocks(prompt).into_iter(), now_ms, &mut matches);
+        matches.segments.iter().map(|segment| (segment.end_block, segment.uses)).collect::<Vec<_>>()
+    };
+    index.insert(view, &blocks(&[1, 2, 3, 4]), 0);
+    index.insert(view, &blocks(&[1, 2]), 0);
+    assert_eq!(uses(&index, &[1, 2, 3, 4], 0), [(2, 2.0), (4, 1.0)]);
+    let later = uses(&index, &[1, 2, 3, 4], 10_000);
+    assert!((later[0].1 - 2.0 / std::f32::consts::E).abs() < 1e-5);
+}
+
+#[test]
+fn a_removed_view_is_gone_at_once_and_its_number_comes_back_clean() {
+    let mut index = PrefixIndex::new(MIN_BUDGET);
+    let old = index.add_view(None).expect("free");
+    for number in 0..500 {
+        index.insert(old, &blocks(&[number, 7, 8]), 0);
+    }
+    index.remove_view(old);
+    assert_eq!(depths(&index, &[3, 7, 8], &[old]), [0]);
+    assert_eq!(index.view_blocks(old), 0);
+    index.insert(old, &blocks(&[3, 7, 8]), 0);
+    let other = index.add_view(None).expect("free");
+    for number in 0..500 {
+        index.insert(other, &blocks(&[number, 9]), 0);
+    }
+    check(&index);
+    assert_eq!(index.runs(), 500, "what the old view held was swept");
+    let again = index.add_view(None).expect("free");
+    assert_eq!((again.index(), again == old), (old.index(), false));
+    assert_eq!(depths(&index, &[3, 9], &[again, other]), [0, 2]);
+}

@@ -1,0 +1,384 @@
+//! The router: one consistent view of workers, index and bookings, and the decision over them.
+//!
+//! Every method takes `&self` and may be called from any thread. A decision hashes the prompt first, then holds one lock for
+//! look-up, choice and booking together, so concurrent calls are equal to some sequence of calls: a burst of equal prompts
+//! sees itself. [`Router::peek`] and [`Router::explain`] share a read lock.
+
+use std::cell::RefCell;
+
+use parking_lot::RwLock;
+
+use crate::decision::{CandidateView, Decision, DecisionId, Explanation, Reason};
+use crate::error::Error;
+use crate::index::MIN_BUDGET;
+use crate::key::{BlockHasher, MAX_BLOCK_SIZE, Prompt, Root};
+use crate::policy::Policy;
+use crate::state::{Scratch, State};
+use crate::worker::{Worker, WorkerId, WorkerSpec, WorkerView};
+
+/// A moment in milliseconds of any clock that does not go back; only differences count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Millis(pub u64);
+
+/// Settings of a [`Router`].
+#[derive(Debug, Clone)]
+pub struct RouterConfig {
+    /// How workers are chosen.
+    pub policy: Policy,
+    /// Tokens per block of a token-id prompt, 1 to 256. 16 is the engines' usual block.
+    pub block_size: u32,
+    /// Bytes that the index may own, at least 1 MiB. 256 MiB remember about 10 million blocks.
+    pub memory_budget: usize,
+    /// Seed of the index's hashes: random for each process, so that nobody can aim at a collision.
+    pub index_seed: u64,
+    /// Seed of homes: equal on all replicas.
+    pub placement_seed: u64,
+    /// Routers that share the fleet, 1 to 1,000.
+    pub replicas: u32,
+    /// Whether those replicas tell each other their load.
+    pub shared_state: bool,
+}
+
+impl Default for RouterConfig {
+    fn default() -> Self {
+        Self {
+            policy: Policy::KvAware,
+            block_size: 16,
+            memory_budget: 256 << 20,
+            index_seed: 0,
+            placement_seed: 0,
+            replicas: 1,
+            shared_state: false,
+        }
+    }
+}
+
+impl RouterConfig {
+    fn check(&self) -> Result<(), Error> {
+        let refuse =
+            |key, value: String, allowed: &str| Err(Error::Config { key, value, allowed: allowed.into() });
+        if !(1..=MAX_BLOCK_SIZE).contains(&self.block_size) {
+            return refuse("block_size", self.block_size.to_string(), "1 to 256 tokens");
+        }
+        if self.memory_budget < MIN_BUDGET {
+            return refuse("memory_budget", self.memory_budget.to_string(), "1 MiB or more");
+        }
+        if !(1..=1000).contains(&self.replicas) {
+            return refuse("replicas", self.replicas.to_string(), "1 to 1000");
+        }
+        self.policy.check()
+    }
+}
+
+/// A request as the router needs it.
+#[derive(Debug, Clone, Copy)]
+pub struct RouteRequest<'a> {
+    /// The prompt.
+    pub prompt: Prompt<'a>,
+    /// What parts its cache entries from those of equal prompts.
+    pub root: Root,
+    /// Workers that serve it (its model, say); `None` means all.
+    pub eligible: Option<&'a [WorkerId]>,
+    /// Workers that it must not go to: those that failed it.
+    pub exclude: &'a [WorkerId],
+    /// Any number that names its model, for the learnt bytes per token of text.
+    pub text_model: u64,
+}
+
+impl<'a> RouteRequest<'a> {
+    /// A request that any worker may take.
+    #[must_use]
+    pub fn new(prompt: Prompt<'a>) -> Self {
+        Self { prompt, root: Root::default(), eligible: None, exclude: &[], text_model: 0 }
+    }
+}
+
+/// What an engine's answer said about its request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Of these, found in the engine's cache; `None` if it did not say.
+    pub cached_tokens: Option<u32>,
+    /// Tokens of the answer.
+    pub completion_tokens: u32,
+}
+
+/// Who holds how much of a prompt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Tokens of the prompt (estimated for text).
+    pub prompt_tokens: u32,
+    /// Whole blocks of the prompt.
+    pub prompt_blocks: u32,
+    /// Tokens of the longest part that one worker holds.
+    pub matched_tokens: u32,
+    /// The workers that hold at least one block, with the tokens that they hold; in no order.
+    pub workers: Vec<(WorkerId, u32)>,
+}
+
+/// Counters and sizes at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Decisions so far, by reason, in the order of [`Reason::ALL`].
+    pub decisions: [u64; Reason::ALL.len()],
+    /// Decisions that are not completed.
+    pub in_flight: usize,
+    /// Workers in the fleet, and those that may take requests.
+    pub workers: usize,
+    /// Of these, healthy and not draining.
+    pub live_workers: usize,
+    /// Prompt tokens routed so far, as estimated.
+    pub prompt_tokens: u64,
+    /// Of these, believed cached where they went.
+    pub matched_tokens: u64,
+    /// Bytes that the index owns.
+    pub index_bytes: usize,
+    /// Distinct blocks in the index.
+    pub index_blocks: usize,
+    /// Runs in the index.
+    pub index_runs: usize,
+    /// Blocks that views lost to their capacity or to the budget.
+    pub evicted_blocks: u64,
+}
+
+/// Chooses workers for prompts and keeps count of what they were given.
+///
+/// ```
+/// # use trunkline_core::*;
+/// let router = Router::new(RouterConfig { policy: Policy::parse("round_robin")?, ..Default::default() })?;
+/// let worker = router.add_worker(WorkerSpec::new("a"))?;
+/// let decision = router.route(&RouteRequest::new(Prompt::Text(&[b"hello"])), Millis(0))?;
+/// assert_eq!((decision.worker, decision.reason), (worker, Reason::Only));
+/// assert!(router.complete(decision.id, None, Millis(1)));
+/// assert!(!router.complete(decision.id, None, Millis(2)), "the second time is a no-op");
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Router {
+    config: RouterConfig,
+    hasher: BlockHasher,
+    state: RwLock<State>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+impl Router {
+    /// A router without workers.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the setting that is out of range.
+    pub fn new(config: RouterConfig) -> Result<Self, Error> {
+        config.check()?;
+        let state = State::new(&config);
+        let hasher = BlockHasher::new(config.index_seed);
+        Ok(Self { config, hasher, state: RwLock::new(state) })
+    }
+
+    /// The settings in use.
+    #[must_use]
+    pub fn config(&self) -> &RouterConfig {
+        &self.config
+    }
+
+    /// Adds a worker, healthy and with an empty cache.
+    ///
+    /// While nothing was routed yet, homes depend on the set of names alone; later a worker that returns gets its slots back
+    /// and a new one takes free slots or appends. Cost: O(slots).
+    ///
+    /// # Errors
+    /// [`Error::DuplicateWorker`], or [`Error::Config`] for a weight or slowness out of range or a fleet of 65,536.
+    pub fn add_worker(&self, spec: WorkerSpec) -> Result<WorkerId, Error> {
+        spec.check()?;
+        self.state.write().add_worker(spec, &self.config)
+    }
+
+    /// Removes a worker and forgets its cache. What is in flight there may still be completed; it counts nowhere.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn remove_worker(&self, id: WorkerId) -> Result<(), Error> {
+        self.state.write().remove_worker(id)
+    }
+
+    /// Starts or ends draining: a draining worker takes nothing new and finishes what it has.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn drain_worker(&self, id: WorkerId, draining: bool) -> Result<(), Error> {
+        self.change(id, |worker| worker.draining = draining)
+    }
+
+    /// Takes a worker out of rotation or back in. Its believed cache is kept: see [`reset_worker`](Self::reset_worker).
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn set_healthy(&self, id: WorkerId, healthy: bool) -> Result<(), Error> {
+        self.change(id, |worker| worker.healthy = healthy)
+    }
+
+    fn change(&self, id: WorkerId, change: impl FnOnce(&mut Worker)) -> Result<(), Error> {
+        let mut state = self.state.write();
+        change(state.worker_mut(id)?);
+        state.count_live();
+        Ok(())
+    }
+
+    /// Forgets a worker's cache, because it restarted or cleared it. What is in flight stays booked. Cost: O(1).
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn reset_worker(&self, id: WorkerId) -> Result<(), Error> {
+        self.state.write().reset_worker(id, &self.config)
+    }
+
+    /// Sets the size of a worker's KV cache in tokens, as its engine reports it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn set_capacity(&self, id: WorkerId, capacity_tokens: Option<u64>) -> Result<(), Error> {
+        self.state.write().set_capacity(id, capacity_tokens, &self.config)
+    }
+
+    /// The worker of this name.
+    #[must_use]
+    pub fn worker(&self, name: &str) -> Option<WorkerId> {
+        self.state.read().by_name.get(name).copied()
+    }
+
+    /// All workers, ascending by id.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerView> {
+        let state = self.state.read();
+        let present =
+            state.workers.iter().enumerate().filter_map(|(id, worker)| Some((id, worker.as_ref()?)));
+        present
+            .map(|(id, worker)| WorkerView {
+                id: WorkerId(id as u32),
+                name: worker.spec.name.clone(),
+                weight: worker.spec.weight,
+                healthy: worker.healthy,
+                draining: worker.draining,
+                capacity_tokens: worker.spec.capacity_tokens,
+                in_flight: worker.load.in_flight,
+                queued_tokens: worker.load.queued_tokens,
+                cached_blocks: state.index.view_blocks(worker.view),
+                slowness: state.slowness(worker, &self.config),
+                decisions: worker.counters.decisions,
+                prompt_tokens: worker.counters.prompt_tokens,
+                matched_tokens: worker.counters.matched_tokens,
+                reported_prompt_tokens: worker.counters.reported_prompt_tokens,
+                reported_cached_tokens: worker.counters.reported_cached_tokens,
+            })
+            .collect()
+    }
+
+    /// Chooses a worker and books the request on it, in one step.
+    ///
+    /// Cost: one hash per block outside the lock; inside it the walk, the score of each candidate (all workers below 64, ten
+    /// from there on), and O(blocks) for what is new to the index. Does not allocate but for new blocks.
+    ///
+    /// # Errors
+    /// [`Error::NoWorkerAvailable`], [`Error::TokenId`]; nothing is booked then.
+    pub fn route(&self, request: &RouteRequest<'_>, now: Millis) -> Result<Decision, Error> {
+        request.prompt.check()?;
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.hashes.clear();
+            scratch.hashes.extend(request.prompt.blocks(request.root, &self.hasher, self.config.block_size));
+            let mut state = self.state.write();
+            state.index.find(scratch.hashes.iter().copied(), now.0 as u32, &mut scratch.matches);
+            let length = state.length(request, &self.config);
+            let choice = state.choose(request, &length, &self.config, scratch)?;
+            Ok(state.book(request, &length, choice, scratch, now))
+        })
+    }
+
+    /// Tells who holds how much of a prompt. Books nothing, chooses nobody.
+    ///
+    /// Cost: one hash per matched block, two to three cache misses per run, O(holders).
+    ///
+    /// # Errors
+    /// [`Error::TokenId`].
+    pub fn peek(&self, prompt: &Prompt<'_>, root: Root) -> Result<Match, Error> {
+        prompt.check()?;
+        SCRATCH.with_borrow_mut(|scratch| {
+            let state = self.state.read();
+            let blocks = prompt.blocks(root, &self.hasher, self.config.block_size);
+            state.index.find(blocks, 0, &mut scratch.matches);
+            let length = state.length(&RouteRequest { root, ..RouteRequest::new(*prompt) }, &self.config);
+            let holders =
+                scratch.matches.holders().filter_map(|(view, depth)| Some((state.owners[view]?, depth)));
+            let workers: Vec<_> = holders.map(|(worker, depth)| (worker, length.of_blocks(depth))).collect();
+            let matched_tokens = workers.iter().map(|&(_, tokens)| tokens).max().unwrap_or(0);
+            Ok(Match { prompt_tokens: length.tokens, prompt_blocks: length.blocks, matched_tokens, workers })
+        })
+    }
+
+    /// Tells what [`route`](Self::route) would choose now and how each candidate scored. Books nothing.
+    ///
+    /// # Errors
+    /// As `route`.
+    pub fn explain(&self, request: &RouteRequest<'_>, now: Millis) -> Result<Explanation, Error> {
+        request.prompt.check()?;
+        SCRATCH.with_borrow_mut(|scratch| {
+            let state = self.state.read();
+            let blocks = request.prompt.blocks(request.root, &self.hasher, self.config.block_size);
+            state.index.find(blocks, now.0 as u32, &mut scratch.matches);
+            let length = state.length(request, &self.config);
+            let choice = state.choose(request, &length, &self.config, scratch)?;
+            let mut candidates: Vec<CandidateView> = (scratch.candidates.iter().zip(&scratch.scores))
+                .map(|(candidate, score)| CandidateView {
+                    worker: candidate.worker,
+                    matched_tokens: candidate.hit_tokens,
+                    queued_tokens: candidate.queued_tokens,
+                    in_flight: candidate.in_flight,
+                    replication: score.replication,
+                    memory: score.memory,
+                    over_mean: score.over_mean,
+                    home_bonus: score.home_bonus,
+                    slowness: candidate.slowness,
+                    cost: score.cost,
+                })
+                .collect();
+            candidates.sort_by(|a, b| a.cost.total_cmp(&b.cost));
+            Ok(Explanation {
+                worker: choice.worker,
+                reason: choice.reason,
+                preferred: choice.preferred,
+                prompt_tokens: length.tokens,
+                prompt_blocks: length.blocks,
+                candidates,
+            })
+        })
+    }
+
+    /// Tells that the worker produced its first token: the prompt has left its queue. `true` the first time, else a no-op.
+    pub fn first_token(&self, id: DecisionId, now: Millis) -> bool {
+        self.state.write().first_token(id, Some(now))
+    }
+
+    /// Tells that the request ended, in whatever way, and what its answer said. `true` the first time, else a no-op.
+    pub fn complete(&self, id: DecisionId, usage: Option<Usage>, _now: Millis) -> bool {
+        self.state.write().complete(id, usage)
+    }
+
+    /// Counters and sizes. Cost: O(1).
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let state = self.state.read();
+        Stats {
+            decisions: state.decisions,
+            in_flight: state.bookings.len(),
+            workers: state.by_name.len(),
+            live_workers: state.live.len(),
+            prompt_tokens: state.prompt_tokens,
+            matched_tokens: state.matched_tokens,
+            index_bytes: state.index.bytes(),
+            index_blocks: state.index.blocks(),
+            index_runs: state.index.runs(),
+            evicted_blocks: state.index.evicted_blocks(),
+        }
+    }
+}

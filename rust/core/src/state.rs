@@ -1,0 +1,629 @@
+//! Everything of a router that must change together, and the choice over it.
+//!
+//! [`State::choose`] only reads; [`State::book`] writes down what was chosen. [`Router`](crate::Router) holds the lock around
+//! both.
+
+use std::collections::HashMap;
+
+use crate::book::{Booking, Bookings, TextLength};
+use crate::decision::{Decision, DecisionId, Reason};
+use crate::error::Error;
+use crate::index::{Matches, PrefixIndex, ViewId};
+use crate::jump::Slots;
+use crate::key::{BlockHash, BlockHasher, combine};
+use crate::policy::{self, Candidate, Policy, Score, Situation, Verdict};
+use crate::router::{Millis, RouteRequest, RouterConfig, Usage};
+use crate::worker::{Counters, FleetSpeed, Load, Speed, Worker, WorkerId, WorkerSpec};
+
+/// Fleet size from which `kv_aware` scores [`MATCHED`] + [`HASHED`] + [`CHANCE`] candidates instead of all workers.
+const SAMPLE_FROM: usize = 64;
+/// Candidates with the deepest matches, by hash of the prompt, and by chance. Source: policy study, section 7.
+const MATCHED: usize = 4;
+const HASHED: u64 = 4;
+const CHANCE: usize = 2;
+
+/// Home bonus per token that nobody holds: replicas that share their load, and replicas that share nothing. With one router
+/// there is nobody to agree with. Source: policy study, section 6.
+const BETA_SHARED: f64 = 0.3;
+const BETA_ALONE: f64 = 0.7;
+
+/// Weight of a new answer in the mean answer length, and its start. Source: policy study, section 2.
+const ANSWER_WEIGHT: f64 = 0.02;
+const ANSWER_START_TOKENS: f64 = 150.0;
+
+/// Bytes per token of text: start, bounds, weight of a new answer; prompts too short to teach; models remembered.
+const TEXT_START: f64 = 4.0;
+const TEXT_BOUNDS: (f64, f64) = (1.5, 6.0);
+const TEXT_WEIGHT: f64 = 0.05;
+const TEXT_MIN_TOKENS: u32 = 64;
+const TEXT_MODELS: usize = 4096;
+
+/// Buffers of one call, kept by the thread so that a decision does not allocate.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) hashes: Vec<BlockHash>,
+    pub(crate) matches: Matches,
+    pool: Vec<WorkerId>,
+    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) scores: Vec<Score>,
+}
+
+/// Everything that must change together.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) workers: Vec<Option<Worker>>,
+    pub(crate) by_name: HashMap<String, WorkerId>,
+    /// Healthy workers that do not drain, ascending.
+    pub(crate) live: Vec<WorkerId>,
+    /// Sum of their requests in flight.
+    live_in_flight: u64,
+    slots: Slots,
+    /// Hasher of homes.
+    placement: BlockHasher,
+    /// Worker of each view of the index, by the view's small number.
+    pub(crate) owners: Vec<Option<WorkerId>>,
+    pub(crate) index: PrefixIndex,
+    pub(crate) bookings: Bookings,
+    fleet_speed: FleetSpeed,
+    mean_answer_tokens: f64,
+    bytes_per_token: HashMap<u64, f64>,
+    incarnations: u64,
+    turn: u64,
+    pub(crate) decisions: [u64; Reason::ALL.len()],
+    pub(crate) prompt_tokens: u64,
+    pub(crate) matched_tokens: u64,
+}
+
+/// A request's lengths in the units of the policy.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Length {
+    pub(crate) tokens: u32,
+    pub(crate) blocks: u32,
+    tokens_per_block: f64,
+}
+
+impl Length {
+    pub(crate) fn of_blocks(&self, blocks: u32) -> u32 {
+        (f64::from(blocks) * self.tokens_per_block) as u32
+    }
+}
+
+/// Whom a policy chose.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Choice {
+    pub(crate) worker: WorkerId,
+    pub(crate) reason: Reason,
+    pub(crate) preferred: Option<WorkerId>,
+}
+
+impl State {
+    pub(crate) fn new(config: &RouterConfig) -> Self {
+        Self {
+            workers: Vec::new(),
+            by_name: HashMap::new(),
+            live: Vec::new(),
+            live_in_flight: 0,
+            slots: Slots::default(),
+            placement: BlockHasher::new(config.placement_seed),
+            owners: Vec::new(),
+            index: PrefixIndex::new(config.memory_budget),
+            bookings: Bookings::default(),
+            fleet_speed: FleetSpeed::default(),
+            mean_answer_tokens: ANSWER_START_TOKENS,
+            bytes_per_token: HashMap::new(),
+            incarnations: 0,
+            turn: config.index_seed,
+            decisions: [0; Reason::ALL.len()],
+            prompt_tokens: 0,
+            matched_tokens: 0,
+        }
+    }
+
+    fn worker(&self, id: WorkerId) -> Result<&Worker, Error> {
+        self.workers.get(id.0 as usize).and_then(Option::as_ref).ok_or(Error::UnknownWorker { id })
+    }
+
+    pub(crate) fn worker_mut(&mut self, id: WorkerId) -> Result<&mut Worker, Error> {
+        self.workers.get_mut(id.0 as usize).and_then(Option::as_mut).ok_or(Error::UnknownWorker { id })
+    }
+
+    /// A worker that is known to be present.
+    fn present(&self, id: WorkerId) -> &Worker {
+        self.workers[id.0 as usize].as_ref().expect("live workers and owners of views are present")
+    }
+
+    pub(crate) fn is_live(&self, id: WorkerId) -> bool {
+        self.worker(id).is_ok_and(Worker::is_live)
+    }
+
+    pub(crate) fn add_worker(&mut self, spec: WorkerSpec, config: &RouterConfig) -> Result<WorkerId, Error> {
+        if self.by_name.contains_key(&spec.name) {
+            return Err(Error::DuplicateWorker { name: spec.name });
+        }
+        let former = self.slots.former(&spec.name);
+        let id = former.unwrap_or(WorkerId(self.workers.len() as u32));
+        let view = self.open_view(id, spec.capacity_tokens, config)?;
+        self.incarnations += 1;
+        let worker = Worker {
+            view,
+            incarnation: self.incarnations,
+            healthy: true,
+            draining: false,
+            load: Load::default(),
+            speed: Speed::default(),
+            counters: Counters::default(),
+            spec,
+        };
+        self.slots.add(&worker.spec.name, id, worker.spec.weight);
+        self.by_name.insert(worker.spec.name.clone(), id);
+        match former {
+            Some(_) => self.workers[id.0 as usize] = Some(worker),
+            None => self.workers.push(Some(worker)),
+        }
+        if self.decisions.iter().all(|&count| count == 0) {
+            let mut names: Vec<_> = self.by_name.iter().collect();
+            names.sort_unstable();
+            let weight = |id: WorkerId| self.present(id).spec.weight;
+            let sorted: Vec<_> = names.into_iter().map(|(_, &id)| (id, weight(id))).collect();
+            self.slots.rebuild(sorted.into_iter());
+        }
+        self.count_live();
+        Ok(id)
+    }
+
+    pub(crate) fn remove_worker(&mut self, id: WorkerId) -> Result<(), Error> {
+        let worker =
+            self.workers.get_mut(id.0 as usize).and_then(Option::take).ok_or(Error::UnknownWorker { id })?;
+        self.by_name.remove(&worker.spec.name);
+        self.slots.remove(&worker.spec.name, id);
+        self.owners[worker.view.index()] = None;
+        self.index.remove_view(worker.view);
+        self.count_live();
+        Ok(())
+    }
+
+    /// Gives the worker a new, empty view.
+    pub(crate) fn reset_worker(&mut self, id: WorkerId, config: &RouterConfig) -> Result<(), Error> {
+        let worker = self.worker(id)?;
+        let (old, capacity_tokens) = (worker.view, worker.spec.capacity_tokens);
+        let view = self.open_view(id, capacity_tokens, config)?;
+        self.owners[old.index()] = None;
+        self.index.remove_view(old);
+        self.worker_mut(id)?.view = view;
+        Ok(())
+    }
+
+    pub(crate) fn set_capacity(
+        &mut self,
+        id: WorkerId,
+        capacity_tokens: Option<u64>,
+        config: &RouterConfig,
+    ) -> Result<(), Error> {
+        let worker = self.worker_mut(id)?;
+        worker.spec.capacity_tokens = capacity_tokens;
+        let view = worker.view;
+        self.index.set_capacity(view, capacity_blocks(capacity_tokens, config));
+        Ok(())
+    }
+
+    fn open_view(
+        &mut self,
+        id: WorkerId,
+        capacity_tokens: Option<u64>,
+        config: &RouterConfig,
+    ) -> Result<ViewId, Error> {
+        let view =
+            self.index.add_view(capacity_blocks(capacity_tokens, config)).ok_or_else(|| Error::Config {
+                key: "workers",
+                value: self.by_name.len().to_string(),
+                allowed: "up to 65535, those that left recently included".into(),
+            })?;
+        if view.index() >= self.owners.len() {
+            self.owners.resize(view.index() + 1, None);
+        }
+        self.owners[view.index()] = Some(id);
+        Ok(view)
+    }
+
+    pub(crate) fn count_live(&mut self) {
+        let workers = self.workers.iter().enumerate();
+        let live =
+            workers.filter_map(|(id, worker)| Some((id, worker.as_ref().filter(|worker| worker.is_live())?)));
+        self.live.clear();
+        self.live_in_flight = 0;
+        for (id, worker) in live {
+            self.live.push(WorkerId(id as u32));
+            self.live_in_flight += u64::from(worker.load.in_flight);
+        }
+    }
+
+    pub(crate) fn length(&self, request: &RouteRequest<'_>, config: &RouterConfig) -> Length {
+        let units = request.prompt.units();
+        let block = request.prompt.units_per_block(config.block_size);
+        let units_per_token = if request.prompt.is_text() {
+            self.bytes_per_token.get(&request.text_model).copied().unwrap_or(TEXT_START)
+        } else {
+            1.0
+        };
+        Length {
+            tokens: ((units as f64 / units_per_token) as u32).max(1),
+            blocks: (units / block) as u32,
+            tokens_per_block: block as f64 / units_per_token,
+        }
+    }
+
+    pub(crate) fn slowness(&self, worker: &Worker, config: &RouterConfig) -> f64 {
+        let sees_all_load = config.replicas == 1 || config.shared_state;
+        match worker.spec.slowness {
+            Some(configured) => configured,
+            None if sees_all_load => worker.speed.slowness(),
+            None => 1.0,
+        }
+    }
+
+    /// The workers that may take the request, into `scratch.pool`; their requests in flight.
+    fn pool(&self, request: &RouteRequest<'_>, pool: &mut Vec<WorkerId>) -> Result<u64, Error> {
+        pool.clear();
+        let in_flight = match request.eligible {
+            None if request.exclude.is_empty() => {
+                pool.extend_from_slice(&self.live);
+                self.live_in_flight
+            }
+            eligible => {
+                pool.extend(
+                    eligible
+                        .unwrap_or(&self.live)
+                        .iter()
+                        .filter(|&&id| self.is_live(id) && !request.exclude.contains(&id)),
+                );
+                pool.sort_unstable();
+                pool.dedup();
+                pool.iter().map(|&id| u64::from(self.present(id).load.in_flight)).sum()
+            }
+        };
+        if pool.is_empty() {
+            let (known, live) = (self.by_name.len(), self.live.len());
+            return Err(Error::NoWorkerAvailable { known, live, eligible: 0 });
+        }
+        Ok(in_flight)
+    }
+
+    /// Chooses by the policy. `scratch.matches` holds the prompt's matches; the candidates and scores of the choice stay in
+    /// the scratch.
+    pub(crate) fn choose(
+        &self,
+        request: &RouteRequest<'_>,
+        length: &Length,
+        config: &RouterConfig,
+        scratch: &mut Scratch,
+    ) -> Result<Choice, Error> {
+        let in_flight = self.pool(request, &mut scratch.pool)?;
+        scratch.candidates.clear();
+        scratch.scores.clear();
+        if config.policy == Policy::KvAware {
+            return Ok(self.kv_aware(request, length, config, in_flight, scratch));
+        }
+        let pool = &scratch.pool;
+        let choice = match config.policy {
+            Policy::PrefixAware { prefix_length, concurrency_threshold } => {
+                let key =
+                    request.prompt.head_hash(request.root, config.placement_seed, prefix_length as usize);
+                self.prefix_aware(key, concurrency_threshold, in_flight, pool)
+            }
+            Policy::RoundRobin => Choice::baseline(pool[(self.turn % pool.len() as u64) as usize]),
+            Policy::LeastOutstanding => Choice::baseline(self.least_outstanding(pool)),
+            Policy::Random | Policy::KvAware => Choice::baseline(pool[self.chance(0, pool.len())]),
+        };
+        scratch
+            .candidates
+            .extend(pool.iter().map(|&id| self.candidate(id, length, config, &scratch.matches)));
+        scratch.scores.extend(
+            scratch
+                .candidates
+                .iter()
+                .map(|candidate| Score { cost: f64::from(candidate.in_flight), ..Score::default() }),
+        );
+        Ok(if pool.len() == 1 { Choice { reason: Reason::Only, ..choice } } else { choice })
+    }
+
+    fn candidate(
+        &self,
+        id: WorkerId,
+        length: &Length,
+        config: &RouterConfig,
+        matches: &Matches,
+    ) -> Candidate {
+        let worker = self.present(id);
+        let depth_blocks = matches.depth(worker.view);
+        Candidate {
+            worker: id,
+            depth_blocks,
+            hit_tokens: length.of_blocks(depth_blocks),
+            queued_tokens: worker.load.queued_tokens,
+            in_flight: worker.load.in_flight,
+            used_tokens: self.index.active_blocks(worker.view) as f64 * length.tokens_per_block
+                + worker.load.answer_tokens as f64,
+            capacity_tokens: worker.spec.capacity_tokens,
+            slowness: self.slowness(worker, config),
+        }
+    }
+
+    fn kv_aware(
+        &self,
+        request: &RouteRequest<'_>,
+        length: &Length,
+        config: &RouterConfig,
+        in_flight: u64,
+        scratch: &mut Scratch,
+    ) -> Choice {
+        let Scratch { pool, matches, candidates, scores, .. } = scratch;
+        let in_pool = |id: WorkerId| pool.binary_search(&id).is_ok();
+        let (mut deepest, mut deepest_holders) = (0, 0);
+        for (view, depth) in matches.holders() {
+            if depth >= deepest && self.owners[view].is_some_and(in_pool) {
+                deepest_holders = if depth > deepest { 1 } else { deepest_holders + 1 };
+                deepest = depth;
+            }
+        }
+        let home_key =
+            || request.prompt.home_hash(request.root, &self.placement, config.block_size, deepest as usize);
+        if pool.len() < SAMPLE_FROM {
+            candidates.extend(pool.iter().map(|&id| self.candidate(id, length, config, matches)));
+        } else {
+            self.sample(pool, home_key(), length, config, matches, candidates);
+        }
+        let situation = Situation {
+            prompt_tokens: length.tokens,
+            tokens_per_block: length.tokens_per_block,
+            segments: &matches.segments,
+            live: pool.len(),
+            in_flight,
+            deepest_holders,
+            mean_answer_tokens: self.mean_answer_tokens,
+            home: (config.replicas > 1).then(|| self.home(home_key(), config, in_pool)).flatten(),
+        };
+        let verdict = policy::kv_aware(candidates, &situation, scores);
+        let (at, reason) = match verdict {
+            Verdict::Session(at) => (at, Reason::Session),
+            Verdict::Cheapest(at) => (at, Reason::Load),
+            Verdict::Tie(first) => {
+                let lowest = scores[first].cost;
+                let position = |id| candidates.iter().position(|candidate| candidate.worker == id);
+                let tied = |id| position(id).is_some_and(|at| scores[at].cost == lowest);
+                (self.slots.pick(home_key(), 0, tied).and_then(position).unwrap_or(first), Reason::Home)
+            }
+        };
+        let worker = candidates[at].worker;
+        let left = candidates.iter().enumerate().filter(|(_, candidate)| candidate.depth_blocks == deepest);
+        let preferred = left.min_by(|a, b| scores[a.0].cost.total_cmp(&scores[b.0].cost)).map(|(at, _)| at);
+        let (reason, preferred) = match (reason, preferred) {
+            _ if pool.len() == 1 => (Reason::Only, None),
+            (Reason::Session, _) => (Reason::Session, None),
+            (_, _) if deepest > 0 && candidates[at].depth_blocks == deepest => (Reason::Prefix, None),
+            (_, Some(holder)) if deepest > 0 => {
+                let reason = if scores[holder].over_mean > 0.0 { Reason::Spill } else { Reason::Load };
+                (reason, Some(candidates[holder].worker))
+            }
+            (reason, _) => (reason, None),
+        };
+        Choice { worker, reason, preferred }
+    }
+
+    /// The prompt's home and its bonus per token. Replicas that share their load take the lighter of two.
+    fn home(
+        &self,
+        key: u64,
+        config: &RouterConfig,
+        in_pool: impl Fn(WorkerId) -> bool,
+    ) -> Option<(WorkerId, f64)> {
+        let first = self.slots.pick(key, 0, &in_pool)?;
+        if !config.shared_state {
+            return Some((first, BETA_ALONE));
+        }
+        let second = self.slots.pick(key, 1, &in_pool)?;
+        let weight = |id| {
+            let load = self.present(id).load;
+            load.queued_tokens + 330 * u64::from(load.in_flight)
+        };
+        Some((if weight(second) < weight(first) { second } else { first }, BETA_SHARED))
+    }
+
+    /// The candidates of a large fleet: deepest matches, hashed picks, and a few by chance, each worker once.
+    fn sample(
+        &self,
+        pool: &[WorkerId],
+        key: u64,
+        length: &Length,
+        config: &RouterConfig,
+        matches: &Matches,
+        candidates: &mut Vec<Candidate>,
+    ) {
+        let in_pool = |id: &WorkerId| pool.binary_search(id).is_ok();
+        let held =
+            matches.holders().filter_map(|(view, depth)| Some((self.owners[view].filter(in_pool)?, depth)));
+        // Deepest first; among equals the least loaded.
+        let rank =
+            |&(id, depth): &(WorkerId, u32)| (std::cmp::Reverse(depth), self.present(id).load.in_flight, id);
+        let mut best: smallvec::SmallVec<[(WorkerId, u32); MATCHED + 1]> = smallvec::SmallVec::new();
+        for holder in held {
+            let at = best.partition_point(|other| rank(other) < rank(&holder));
+            if at < MATCHED {
+                best.insert(at, holder);
+                best.truncate(MATCHED);
+            }
+        }
+        let hashed = (0..HASHED).filter_map(|attempt| self.slots.pick(key, attempt, |id| in_pool(&id)));
+        let chance = (0..CHANCE).map(|draw| pool[self.chance(draw as u64, pool.len())]);
+        for id in best.into_iter().map(|(id, _)| id).chain(hashed).chain(chance) {
+            if candidates.iter().all(|candidate| candidate.worker != id) {
+                candidates.push(self.candidate(id, length, config, matches));
+            }
+        }
+    }
+
+    fn prefix_aware(&self, key: u64, threshold: Option<u32>, in_flight: u64, pool: &[WorkerId]) -> Choice {
+        let in_pool = |id: WorkerId| pool.binary_search(&id).is_ok();
+        let outstanding = |id: WorkerId| self.present(id).load.in_flight;
+        let home = self.slots.pick(key, 0, in_pool).unwrap_or(pool[0]);
+        let spill = |worker| Choice { worker, reason: Reason::Spill, preferred: Some(home) };
+        let at_home = Choice { worker: home, reason: Reason::Home, preferred: None };
+        if let Some(threshold) = threshold {
+            return if outstanding(home) < threshold { at_home } else { spill(self.least_outstanding(pool)) };
+        }
+        let bound = policy::relative_bound(in_flight, pool.len());
+        let fits = |id: WorkerId| f64::from(outstanding(id)) + 1.0 <= bound;
+        if fits(home) {
+            return at_home;
+        }
+        // The next tries come in pairs, of which the lighter counts.
+        for attempt in [1, 3, 5] {
+            let pair =
+                [attempt, attempt + 1].map(|attempt| self.slots.pick(key, attempt, in_pool).unwrap_or(home));
+            let lighter = if outstanding(pair[1]) < outstanding(pair[0]) { pair[1] } else { pair[0] };
+            if fits(lighter) {
+                return spill(lighter);
+            }
+        }
+        spill(self.least_outstanding(pool))
+    }
+
+    /// The worker with the fewest requests in flight, by chance among equals.
+    fn least_outstanding(&self, pool: &[WorkerId]) -> WorkerId {
+        let outstanding = |id: WorkerId| self.present(id).load.in_flight;
+        let fewest = pool.iter().map(|&id| outstanding(id)).min().unwrap_or(0);
+        let equals = || pool.iter().copied().filter(|&id| outstanding(id) == fewest);
+        equals().nth(self.chance(0, equals().count())).unwrap_or(pool[0])
+    }
+
+    /// A number below `count`, another one for each decision and draw.
+    fn chance(&self, draw: u64, count: usize) -> usize {
+        let random = combine(self.turn, draw.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        ((u128::from(random) * count as u128) >> 64) as usize
+    }
+
+    pub(crate) fn book(
+        &mut self,
+        request: &RouteRequest<'_>,
+        length: &Length,
+        choice: Choice,
+        scratch: &Scratch,
+        now: Millis,
+    ) -> Decision {
+        let view = self.present(choice.worker).view;
+        let matched_blocks = scratch.matches.depth(view);
+        let matched_tokens = length.of_blocks(matched_blocks);
+        let pin = self.index.insert_pinned(view, &scratch.hashes, now.0 as u32);
+        let queued = u64::from(length.tokens.saturating_sub(matched_tokens).max(1));
+        let tail = length.tokens.saturating_sub(length.of_blocks(length.blocks));
+        let answer_tokens = self.mean_answer_tokens as u64 + u64::from(tail);
+
+        let worker = self.workers[choice.worker.0 as usize].as_mut().expect("chosen from the live workers");
+        worker.load.in_flight += 1;
+        worker.load.queued_tokens += queued;
+        worker.load.answer_tokens += answer_tokens;
+        worker.counters.decisions += 1;
+        worker.counters.prompt_tokens += u64::from(length.tokens);
+        worker.counters.matched_tokens += u64::from(matched_tokens);
+        self.live_in_flight += 1;
+        self.turn = self.turn.wrapping_add(1);
+        self.decisions[choice.reason as usize] += 1;
+        self.prompt_tokens += u64::from(length.tokens);
+        self.matched_tokens += u64::from(matched_tokens);
+        let text = request
+            .prompt
+            .is_text()
+            .then(|| TextLength { bytes: request.prompt.units() as u64, model: request.text_model });
+        let id = self.bookings.open(Booking {
+            worker: choice.worker,
+            incarnation: worker.incarnation,
+            pin,
+            queued_tokens: Some(queued),
+            answer_tokens,
+            queue_at_start: worker.load.queued_tokens,
+            sent: now,
+            text,
+        });
+        Decision {
+            id,
+            worker: choice.worker,
+            reason: choice.reason,
+            preferred: choice.preferred,
+            matched_blocks,
+            prompt_blocks: length.blocks,
+            matched_tokens,
+            prompt_tokens: length.tokens,
+        }
+    }
+
+    /// Takes the prompt off its worker's queue; `now` is given if a token really came.
+    pub(crate) fn first_token(&mut self, id: DecisionId, now: Option<Millis>) -> bool {
+        let Some(booking) = self.bookings.get_mut(id) else {
+            return false;
+        };
+        let Some(queued) = booking.queued_tokens.take() else {
+            return false;
+        };
+        let booking = *booking;
+        let worker = self.workers[booking.worker.0 as usize].as_mut();
+        if let Some(worker) = worker.filter(|worker| worker.incarnation == booking.incarnation) {
+            worker.load.queued_tokens -= queued;
+            if let Some(now) = now {
+                let seconds = now.0.saturating_sub(booking.sent.0) as f64 / 1000.0;
+                self.fleet_speed.observe(&mut worker.speed, booking.queue_at_start as f64, seconds);
+            }
+        }
+        true
+    }
+
+    pub(crate) fn complete(&mut self, id: DecisionId, usage: Option<Usage>) -> bool {
+        self.first_token(id, None);
+        let Some(booking) = self.bookings.close(id) else {
+            return false;
+        };
+        if let Some(pin) = booking.pin {
+            self.index.unpin(pin);
+        }
+        let worker = self.workers[booking.worker.0 as usize].as_mut();
+        if let Some(worker) = worker.filter(|worker| worker.incarnation == booking.incarnation) {
+            worker.load.in_flight -= 1;
+            worker.load.answer_tokens -= booking.answer_tokens;
+            if worker.is_live() {
+                self.live_in_flight -= 1;
+            }
+            if let Some(Usage { prompt_tokens, cached_tokens: Some(cached), .. }) = usage {
+                worker.counters.reported_prompt_tokens += u64::from(prompt_tokens);
+                worker.counters.reported_cached_tokens += u64::from(cached);
+            }
+        }
+        if let Some(usage) = usage {
+            self.learn(usage, booking.text);
+        }
+        true
+    }
+
+    fn learn(&mut self, usage: Usage, text: Option<TextLength>) {
+        if usage.completion_tokens > 0 {
+            self.mean_answer_tokens +=
+                ANSWER_WEIGHT * (f64::from(usage.completion_tokens) - self.mean_answer_tokens);
+        }
+        let Some(text) = text.filter(|_| usage.prompt_tokens >= TEXT_MIN_TOKENS) else {
+            return;
+        };
+        if self.bytes_per_token.len() >= TEXT_MODELS && !self.bytes_per_token.contains_key(&text.model) {
+            return;
+        }
+        let rate = self.bytes_per_token.entry(text.model).or_insert(TEXT_START);
+        *rate += TEXT_WEIGHT * (text.bytes as f64 / f64::from(usage.prompt_tokens) - *rate);
+        *rate = rate.clamp(TEXT_BOUNDS.0, TEXT_BOUNDS.1);
+    }
+}
+
+fn capacity_blocks(capacity_tokens: Option<u64>, config: &RouterConfig) -> Option<u64> {
+    capacity_tokens.map(|tokens| tokens / u64::from(config.block_size))
+}
+
+impl Choice {
+    fn baseline(worker: WorkerId) -> Self {
+        Self { worker, reason: Reason::Baseline, preferred: None }
+    }
+}
