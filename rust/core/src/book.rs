@@ -3,6 +3,7 @@
 use crate::decision::DecisionId;
 use crate::index::Pin;
 use crate::router::Millis;
+use crate::shared::TextLength;
 use crate::worker::WorkerId;
 
 /// What one decision booked.
@@ -19,13 +20,6 @@ pub(crate) struct Booking {
     pub(crate) sent: Millis,
     /// Text only: its length, and whose bytes per token it teaches.
     pub(crate) text: Option<TextLength>,
-}
-
-/// Length of a text prompt and the model whose bytes per token it shows.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TextLength {
-    pub(crate) bytes: u64,
-    pub(crate) model: u64,
 }
 
 /// All open bookings. An id is a slot and the slot's generation, so an id that was completed names nothing.

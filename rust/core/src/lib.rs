@@ -42,12 +42,14 @@ pub mod jump;
 pub mod key;
 pub mod policy;
 pub mod router;
+mod shared;
 mod state;
+mod sync;
 pub mod worker;
 
 pub use decision::{CandidateView, Decision, DecisionId, Explanation, Reason};
 pub use error::Error;
-pub use index::PrefixIndex;
+pub use index::{PrefixIndex, Writer};
 pub use jump::jump_hash;
 pub use key::{BlockHash, BlockHasher, Prompt, Root};
 pub use policy::Policy;

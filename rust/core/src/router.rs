@@ -1,19 +1,22 @@
 //! The router: one consistent view of workers, index and bookings, and the decision over them.
 //!
-//! Every method takes `&self` and may be called from any thread. A decision hashes the prompt first, then holds one lock for
-//! look-up, choice and booking together, so concurrent calls are equal to some sequence of calls: a burst of equal prompts
-//! sees itself. [`Router::peek`] and [`Router::explain`] share a read lock.
+//! Every method takes `&self` and may be called from any thread. A decision hashes its prompt and looks it up without a lock;
+//! choice, booking and storing share one short critical section. There the look-up is checked again, and repeated if another
+//! decision changed what it saw: concurrent calls are equal to some sequence of calls, and a burst of equal prompts sees
+//! itself. [`Router::peek`] takes no lock at all.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::decision::{CandidateView, Decision, DecisionId, Explanation, Reason};
 use crate::error::Error;
-use crate::index::MIN_BUDGET;
-use crate::key::{BlockHasher, MAX_BLOCK_SIZE, Prompt, Root};
+use crate::index::{MIN_BUDGET, Matches, PrefixIndex};
+use crate::key::{BlockHash, BlockHasher, MAX_BLOCK_SIZE, Prompt, Root};
 use crate::policy::Policy;
-use crate::state::{Scratch, State};
+use crate::shared::{Length, Shared};
+use crate::state::{Choice, Scratch, State};
 use crate::worker::{Worker, WorkerId, WorkerSpec, WorkerView};
 
 /// A moment in milliseconds of any clock that does not go back; only differences count.
@@ -158,7 +161,8 @@ pub struct Stats {
 pub struct Router {
     config: RouterConfig,
     hasher: BlockHasher,
-    state: RwLock<State>,
+    shared: Arc<Shared>,
+    state: Mutex<State>,
 }
 
 thread_local! {
@@ -172,9 +176,11 @@ impl Router {
     /// [`Error::Config`] names the setting that is out of range.
     pub fn new(config: RouterConfig) -> Result<Self, Error> {
         config.check()?;
-        let state = State::new(&config);
+        let (index, writer) = PrefixIndex::new(config.memory_budget);
+        let shared = Arc::new(Shared::new(index));
+        let state = Mutex::new(State::new(&config, Arc::clone(&shared), writer));
         let hasher = BlockHasher::new(config.index_seed);
-        Ok(Self { config, hasher, state: RwLock::new(state) })
+        Ok(Self { config, hasher, shared, state })
     }
 
     /// The settings in use.
@@ -192,7 +198,7 @@ impl Router {
     /// [`Error::DuplicateWorker`], or [`Error::Config`] for a weight or slowness out of range or a fleet of 65,536.
     pub fn add_worker(&self, spec: WorkerSpec) -> Result<WorkerId, Error> {
         spec.check()?;
-        self.state.write().add_worker(spec, &self.config)
+        self.state.lock().add_worker(spec, &self.config)
     }
 
     /// Removes a worker and forgets its cache. What is in flight there may still be completed; it counts nowhere.
@@ -200,7 +206,7 @@ impl Router {
     /// # Errors
     /// [`Error::UnknownWorker`].
     pub fn remove_worker(&self, id: WorkerId) -> Result<(), Error> {
-        self.state.write().remove_worker(id)
+        self.state.lock().remove_worker(id)
     }
 
     /// Starts or ends draining: a draining worker takes nothing new and finishes what it has.
@@ -220,7 +226,7 @@ impl Router {
     }
 
     fn change(&self, id: WorkerId, change: impl FnOnce(&mut Worker)) -> Result<(), Error> {
-        let mut state = self.state.write();
+        let mut state = self.state.lock();
         change(state.worker_mut(id)?);
         state.count_live();
         Ok(())
@@ -231,7 +237,7 @@ impl Router {
     /// # Errors
     /// [`Error::UnknownWorker`].
     pub fn reset_worker(&self, id: WorkerId) -> Result<(), Error> {
-        self.state.write().reset_worker(id, &self.config)
+        self.state.lock().reset_worker(id, &self.config)
     }
 
     /// Sets the size of a worker's KV cache in tokens, as its engine reports it.
@@ -239,19 +245,19 @@ impl Router {
     /// # Errors
     /// [`Error::UnknownWorker`].
     pub fn set_capacity(&self, id: WorkerId, capacity_tokens: Option<u64>) -> Result<(), Error> {
-        self.state.write().set_capacity(id, capacity_tokens, &self.config)
+        self.state.lock().set_capacity(id, capacity_tokens, &self.config)
     }
 
     /// The worker of this name.
     #[must_use]
     pub fn worker(&self, name: &str) -> Option<WorkerId> {
-        self.state.read().by_name.get(name).copied()
+        self.state.lock().by_name.get(name).copied()
     }
 
     /// All workers, ascending by id.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerView> {
-        let state = self.state.read();
+        let state = self.state.lock();
         let present =
             state.workers.iter().enumerate().filter_map(|(id, worker)| Some((id, worker.as_ref()?)));
         present
@@ -283,15 +289,34 @@ impl Router {
     /// # Errors
     /// [`Error::NoWorkerAvailable`], [`Error::TokenId`]; nothing is booked then.
     pub fn route(&self, request: &RouteRequest<'_>, now: Millis) -> Result<Decision, Error> {
+        self.decide(request, now, |state, length, choice, scratch| {
+            state.book(request, length, choice, scratch, now)
+        })
+    }
+
+    /// Hashes and looks up, then chooses under the lock and hands over to `finish` while it is held.
+    fn decide<T>(
+        &self,
+        request: &RouteRequest<'_>,
+        now: Millis,
+        finish: impl FnOnce(&mut MutexGuard<'_, State>, &Length, Choice, &Scratch) -> T,
+    ) -> Result<T, Error> {
         request.prompt.check()?;
         SCRATCH.with_borrow_mut(|scratch| {
-            scratch.hashes.clear();
-            scratch.hashes.extend(request.prompt.blocks(request.root, &self.hasher, self.config.block_size));
-            let mut state = self.state.write();
-            state.index.find(scratch.hashes.iter().copied(), now.0 as u32, &mut scratch.matches);
-            let length = state.length(request, &self.config);
+            let Scratch { hashes, matches, .. } = scratch;
+            hashes.clear();
+            hashes.extend(request.prompt.blocks(request.root, &self.hasher, self.config.block_size));
+            let find = |hashes: &mut Vec<BlockHash>, matches: &mut Matches| {
+                self.shared.index.find(std::iter::empty(), hashes, now.0 as u32, matches);
+            };
+            find(hashes, matches);
+            let length = self.shared.length(&request.prompt, request.text_model, &self.config);
+            let mut state = self.state.lock();
+            if !state.index.is_current(matches, hashes) {
+                find(hashes, matches);
+            }
             let choice = state.choose(request, &length, &self.config, scratch)?;
-            Ok(state.book(request, &length, choice, scratch, now))
+            Ok(finish(&mut state, &length, choice, scratch))
         })
     }
 
@@ -303,13 +328,13 @@ impl Router {
     /// [`Error::TokenId`].
     pub fn peek(&self, prompt: &Prompt<'_>, root: Root) -> Result<Match, Error> {
         prompt.check()?;
-        SCRATCH.with_borrow_mut(|scratch| {
-            let state = self.state.read();
+        SCRATCH.with_borrow_mut(|Scratch { hashes, matches, .. }| {
+            hashes.clear();
             let blocks = prompt.blocks(root, &self.hasher, self.config.block_size);
-            state.index.find(blocks, 0, &mut scratch.matches);
-            let length = state.length(&RouteRequest { root, ..RouteRequest::new(*prompt) }, &self.config);
+            self.shared.index.find(blocks, hashes, 0, matches);
+            let length = self.shared.length(prompt, 0, &self.config);
             let holders =
-                scratch.matches.holders().filter_map(|(view, depth)| Some((state.owners[view]?, depth)));
+                matches.holders().filter_map(|(view, depth)| Some((self.shared.owner(view)?, depth)));
             let workers: Vec<_> = holders.map(|(worker, depth)| (worker, length.of_blocks(depth))).collect();
             let matched_tokens = workers.iter().map(|&(_, tokens)| tokens).max().unwrap_or(0);
             Ok(Match { prompt_tokens: length.tokens, prompt_blocks: length.blocks, matched_tokens, workers })
@@ -321,13 +346,7 @@ impl Router {
     /// # Errors
     /// As `route`.
     pub fn explain(&self, request: &RouteRequest<'_>, now: Millis) -> Result<Explanation, Error> {
-        request.prompt.check()?;
-        SCRATCH.with_borrow_mut(|scratch| {
-            let state = self.state.read();
-            let blocks = request.prompt.blocks(request.root, &self.hasher, self.config.block_size);
-            state.index.find(blocks, now.0 as u32, &mut scratch.matches);
-            let length = state.length(request, &self.config);
-            let choice = state.choose(request, &length, &self.config, scratch)?;
+        self.decide(request, now, |_, length, choice, scratch| {
             let mut candidates: Vec<CandidateView> = (scratch.candidates.iter().zip(&scratch.scores))
                 .map(|(candidate, score)| CandidateView {
                     worker: candidate.worker,
@@ -343,31 +362,31 @@ impl Router {
                 })
                 .collect();
             candidates.sort_by(|a, b| a.cost.total_cmp(&b.cost));
-            Ok(Explanation {
+            Explanation {
                 worker: choice.worker,
                 reason: choice.reason,
                 preferred: choice.preferred,
                 prompt_tokens: length.tokens,
                 prompt_blocks: length.blocks,
                 candidates,
-            })
+            }
         })
     }
 
     /// Tells that the worker produced its first token: the prompt has left its queue. `true` the first time, else a no-op.
     pub fn first_token(&self, id: DecisionId, now: Millis) -> bool {
-        self.state.write().first_token(id, Some(now))
+        self.state.lock().first_token(id, Some(now))
     }
 
     /// Tells that the request ended, in whatever way, and what its answer said. `true` the first time, else a no-op.
     pub fn complete(&self, id: DecisionId, usage: Option<Usage>, _now: Millis) -> bool {
-        self.state.write().complete(id, usage)
+        self.state.lock().complete(id, usage)
     }
 
     /// Counters and sizes. Cost: O(1).
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let state = self.state.read();
+        let state = self.state.lock();
         Stats {
             decisions: state.decisions,
             in_flight: state.bookings.len(),

@@ -4,15 +4,17 @@
 //! both.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use crate::book::{Booking, Bookings, TextLength};
+use crate::book::{Booking, Bookings};
 use crate::decision::{Decision, DecisionId, Reason};
 use crate::error::Error;
-use crate::index::{Matches, PrefixIndex, ViewId};
+use crate::index::{Matches, ViewId, Writer};
 use crate::jump::Slots;
 use crate::key::{BlockHash, BlockHasher, combine};
 use crate::policy::{self, Candidate, Policy, Score, Situation, Verdict};
 use crate::router::{Millis, RouteRequest, RouterConfig, Usage};
+use crate::shared::{Length, Shared, TextLength};
 use crate::worker::{Counters, FleetSpeed, Load, Speed, Worker, WorkerId, WorkerSpec};
 
 /// Fleet size from which `kv_aware` scores [`MATCHED`] + [`HASHED`] + [`CHANCE`] candidates instead of all workers.
@@ -30,13 +32,6 @@ const BETA_ALONE: f64 = 0.7;
 /// Weight of a new answer in the mean answer length, and its start. Source: policy study, section 2.
 const ANSWER_WEIGHT: f64 = 0.02;
 const ANSWER_START_TOKENS: f64 = 150.0;
-
-/// Bytes per token of text: start, bounds, weight of a new answer; prompts too short to teach; models remembered.
-const TEXT_START: f64 = 4.0;
-const TEXT_BOUNDS: (f64, f64) = (1.5, 6.0);
-const TEXT_WEIGHT: f64 = 0.05;
-const TEXT_MIN_TOKENS: u32 = 64;
-const TEXT_MODELS: usize = 4096;
 
 /// Buffers of one call, kept by the thread so that a decision does not allocate.
 #[derive(Debug, Default)]
@@ -60,32 +55,16 @@ pub(crate) struct State {
     slots: Slots,
     /// Hasher of homes.
     placement: BlockHasher,
-    /// Worker of each view of the index, by the view's small number.
-    pub(crate) owners: Vec<Option<WorkerId>>,
-    pub(crate) index: PrefixIndex,
+    shared: Arc<Shared>,
+    pub(crate) index: Writer,
     pub(crate) bookings: Bookings,
     fleet_speed: FleetSpeed,
     mean_answer_tokens: f64,
-    bytes_per_token: HashMap<u64, f64>,
     incarnations: u64,
     turn: u64,
     pub(crate) decisions: [u64; Reason::ALL.len()],
     pub(crate) prompt_tokens: u64,
     pub(crate) matched_tokens: u64,
-}
-
-/// A request's lengths in the units of the policy.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Length {
-    pub(crate) tokens: u32,
-    pub(crate) blocks: u32,
-    tokens_per_block: f64,
-}
-
-impl Length {
-    pub(crate) fn of_blocks(&self, blocks: u32) -> u32 {
-        (f64::from(blocks) * self.tokens_per_block) as u32
-    }
 }
 
 /// Whom a policy chose.
@@ -97,7 +76,7 @@ pub(crate) struct Choice {
 }
 
 impl State {
-    pub(crate) fn new(config: &RouterConfig) -> Self {
+    pub(crate) fn new(config: &RouterConfig, shared: Arc<Shared>, index: Writer) -> Self {
         Self {
             workers: Vec::new(),
             by_name: HashMap::new(),
@@ -105,12 +84,11 @@ impl State {
             live_in_flight: 0,
             slots: Slots::default(),
             placement: BlockHasher::new(config.placement_seed),
-            owners: Vec::new(),
-            index: PrefixIndex::new(config.memory_budget),
+            shared,
+            index,
             bookings: Bookings::default(),
             fleet_speed: FleetSpeed::default(),
             mean_answer_tokens: ANSWER_START_TOKENS,
-            bytes_per_token: HashMap::new(),
             incarnations: 0,
             turn: config.index_seed,
             decisions: [0; Reason::ALL.len()],
@@ -176,7 +154,7 @@ impl State {
             self.workers.get_mut(id.0 as usize).and_then(Option::take).ok_or(Error::UnknownWorker { id })?;
         self.by_name.remove(&worker.spec.name);
         self.slots.remove(&worker.spec.name, id);
-        self.owners[worker.view.index()] = None;
+        self.shared.set_owner(worker.view, None);
         self.index.remove_view(worker.view);
         self.count_live();
         Ok(())
@@ -187,7 +165,7 @@ impl State {
         let worker = self.worker(id)?;
         let (old, capacity_tokens) = (worker.view, worker.spec.capacity_tokens);
         let view = self.open_view(id, capacity_tokens, config)?;
-        self.owners[old.index()] = None;
+        self.shared.set_owner(old, None);
         self.index.remove_view(old);
         self.worker_mut(id)?.view = view;
         Ok(())
@@ -218,10 +196,7 @@ impl State {
                 value: self.by_name.len().to_string(),
                 allowed: "up to 65535, those that left recently included".into(),
             })?;
-        if view.index() >= self.owners.len() {
-            self.owners.resize(view.index() + 1, None);
-        }
-        self.owners[view.index()] = Some(id);
+        self.shared.set_owner(view, Some(id));
         Ok(view)
     }
 
@@ -234,21 +209,6 @@ impl State {
         for (id, worker) in live {
             self.live.push(WorkerId(id as u32));
             self.live_in_flight += u64::from(worker.load.in_flight);
-        }
-    }
-
-    pub(crate) fn length(&self, request: &RouteRequest<'_>, config: &RouterConfig) -> Length {
-        let units = request.prompt.units();
-        let block = request.prompt.units_per_block(config.block_size);
-        let units_per_token = if request.prompt.is_text() {
-            self.bytes_per_token.get(&request.text_model).copied().unwrap_or(TEXT_START)
-        } else {
-            1.0
-        };
-        Length {
-            tokens: ((units as f64 / units_per_token) as u32).max(1),
-            blocks: (units / block) as u32,
-            tokens_per_block: block as f64 / units_per_token,
         }
     }
 
@@ -360,7 +320,7 @@ impl State {
         let in_pool = |id: WorkerId| pool.binary_search(&id).is_ok();
         let (mut deepest, mut deepest_holders) = (0, 0);
         for (view, depth) in matches.holders() {
-            if depth >= deepest && self.owners[view].is_some_and(in_pool) {
+            if depth >= deepest && self.shared.owner(view).is_some_and(in_pool) {
                 deepest_holders = if depth > deepest { 1 } else { deepest_holders + 1 };
                 deepest = depth;
             }
@@ -439,8 +399,9 @@ impl State {
         candidates: &mut Vec<Candidate>,
     ) {
         let in_pool = |id: &WorkerId| pool.binary_search(id).is_ok();
-        let held =
-            matches.holders().filter_map(|(view, depth)| Some((self.owners[view].filter(in_pool)?, depth)));
+        let held = matches
+            .holders()
+            .filter_map(|(view, depth)| Some((self.shared.owner(view).filter(in_pool)?, depth)));
         // Deepest first; among equals the least loaded.
         let rank =
             |&(id, depth): &(WorkerId, u32)| (std::cmp::Reverse(depth), self.present(id).load.in_flight, id);
@@ -512,7 +473,7 @@ impl State {
         let view = self.present(choice.worker).view;
         let matched_blocks = scratch.matches.depth(view);
         let matched_tokens = length.of_blocks(matched_blocks);
-        let pin = self.index.insert_pinned(view, &scratch.hashes, now.0 as u32);
+        let pin = self.index.insert_pinned(view, &scratch.hashes, &scratch.matches, now.0 as u32);
         let queued = u64::from(length.tokens.saturating_sub(matched_tokens).max(1));
         let tail = length.tokens.saturating_sub(length.of_blocks(length.blocks));
         let answer_tokens = self.mean_answer_tokens as u64 + u64::from(tail);
@@ -529,10 +490,6 @@ impl State {
         self.decisions[choice.reason as usize] += 1;
         self.prompt_tokens += u64::from(length.tokens);
         self.matched_tokens += u64::from(matched_tokens);
-        let text = request
-            .prompt
-            .is_text()
-            .then(|| TextLength { bytes: request.prompt.units() as u64, model: request.text_model });
         let id = self.bookings.open(Booking {
             worker: choice.worker,
             incarnation: worker.incarnation,
@@ -541,7 +498,7 @@ impl State {
             answer_tokens,
             queue_at_start: worker.load.queued_tokens,
             sent: now,
-            text,
+            text: TextLength::of(request),
         });
         Decision {
             id,
@@ -606,15 +563,9 @@ impl State {
             self.mean_answer_tokens +=
                 ANSWER_WEIGHT * (f64::from(usage.completion_tokens) - self.mean_answer_tokens);
         }
-        let Some(text) = text.filter(|_| usage.prompt_tokens >= TEXT_MIN_TOKENS) else {
-            return;
-        };
-        if self.bytes_per_token.len() >= TEXT_MODELS && !self.bytes_per_token.contains_key(&text.model) {
-            return;
+        if let Some(text) = text {
+            self.shared.learn(text, usage.prompt_tokens);
         }
-        let rate = self.bytes_per_token.entry(text.model).or_insert(TEXT_START);
-        *rate += TEXT_WEIGHT * (text.bytes as f64 / f64::from(usage.prompt_tokens) - *rate);
-        *rate = rate.clamp(TEXT_BOUNDS.0, TEXT_BOUNDS.1);
     }
 }
 

@@ -1,16 +1,19 @@
 //! Views, and what leaves them: each view forgets its least recently used tails, the index forgets the oldest of all.
 //!
-//! A view's queue holds its *uses*, oldest first: the deepest run of a prompt, and the tick at which it was stored. A run
-//! remembers the tick of its last use, and every use marks a path from the root, so the runs that still carry a use's tick
+//! A view's queue holds its *uses*, oldest first: the deepest run of a prompt, and the tick at which it was stored. A share of
+//! a run carries the tick of its last use, and every use marks a path from the root, so the runs that still carry a use's tick
 //! are the lower end of its path. Eviction takes them from the deepest upwards, as the engines do; a use whose deepest run
-//! carries another tick has nothing left and is *stale*. Splitting a run needs no change here: its lower part keeps the id.
+//! carries another tick has nothing left and is *stale*. Splitting a run needs no change here: its lower part keeps the
+//! number.
 
-use std::collections::VecDeque;
-
-use super::radix::{RunId, Tree};
+use super::queue::Queue;
+use super::radix::{MAX_VIEWS, Space, Tree};
+use super::run::RunId;
 
 /// Runs that one insertion takes off a removed view.
 const SWEEP: usize = 64;
+/// Queues shorter than this are not worth compacting.
+const COMPACT_FROM: usize = 64;
 
 /// What is left of a use: its deepest run that still carries its tick.
 #[derive(Debug, Clone, Copy)]
@@ -21,13 +24,13 @@ struct Use {
 
 impl Use {
     fn is_stale(self, tree: &Tree, view: u16) -> bool {
-        tree.run(self.run).holder(view).is_none_or(|holder| holder.clock != self.clock)
+        tree.run(self.run).share(&tree.words, view).is_none_or(|share| share.holder().clock != self.clock)
     }
 
     /// Takes the view off the run; what is then left of the use.
-    fn shorten(self, tree: &mut Tree, view: u16) -> Option<Self> {
-        let parent = tree.run(self.run).parent;
-        tree.release_holder(self.run, view);
+    fn shorten(self, tree: &Tree, space: &mut Space, view: u16) -> Option<Self> {
+        let parent = tree.run(self.run).shape().parent;
+        tree.release_share(space, self.run, view);
         let rest = Self { run: parent, ..self };
         (parent != RunId::NONE && !rest.is_stale(tree, view)).then_some(rest)
     }
@@ -44,13 +47,10 @@ pub(super) struct View {
     pub(super) active_blocks: u64,
     /// Size of the worker's cache.
     pub(super) capacity_blocks: u64,
-    queue: VecDeque<Use>,
+    queue: Queue<Use>,
     /// Length at which stale uses are dropped from the queue.
     compact_at: usize,
 }
-
-/// Queues shorter than this are not worth compacting.
-const COMPACT_FROM: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Views {
@@ -81,31 +81,33 @@ impl Views {
     }
 
     /// A view that is empty, `None` when all 65,536 are in use.
-    pub(super) fn add(&mut self, capacity_blocks: u64) -> Option<(u16, u32)> {
+    pub(super) fn add(&mut self, tree: &Tree, capacity_blocks: u64) -> Option<(u16, u32)> {
         let view = match self.unused.pop() {
             Some(view) => view,
-            None => {
-                let view = u16::try_from(self.views.len()).ok()?;
+            None if self.views.len() < MAX_VIEWS => {
                 self.views.push(View {
                     generation: 0,
                     live: false,
                     blocks: 0,
                     active_blocks: 0,
                     capacity_blocks: 0,
-                    queue: VecDeque::new(),
+                    queue: Queue::default(),
                     compact_at: COMPACT_FROM,
                 });
                 self.fronts.push(None);
-                view
+                self.views.len() as u16 - 1
             }
+            None => return None,
         };
+        tree.set_live(view, true);
         let slot = self.get_mut(view);
         (slot.live, slot.capacity_blocks) = (true, capacity_blocks);
         Some((view, slot.generation))
     }
 
     /// Masks a view at once. Its runs are let go a few at a time by [`sweep`](Self::sweep).
-    pub(super) fn remove(&mut self, view: u16) {
+    pub(super) fn remove(&mut self, tree: &Tree, view: u16) {
+        tree.set_live(view, false);
         let slot = self.get_mut(view);
         slot.live = false;
         slot.generation = slot.generation.wrapping_add(1);
@@ -114,21 +116,16 @@ impl Views {
     }
 
     /// Takes a bounded number of runs off views that were removed; an emptied view may be used again.
-    pub(super) fn sweep(&mut self, tree: &mut Tree) {
-        let Some(&view) = self.removed.last() else {
-            return;
-        };
-        let mut rest = None;
+    pub(super) fn sweep(&mut self, tree: &Tree, space: &mut Space) {
+        let Some(&view) = self.removed.last() else { return };
         for _ in 0..SWEEP {
-            let Some(used) = rest.take().or_else(|| self.edit(view, |slot| slot.queue.pop_front())) else {
+            let Some(used) = self.get(view).queue.front() else {
                 self.removed.pop();
                 self.unused.push(view);
                 return;
             };
-            rest = if used.is_stale(tree, view) { None } else { used.shorten(tree, view) };
-        }
-        if let Some(rest) = rest {
-            self.edit(view, |slot| slot.queue.push_front(rest));
+            let rest = if used.is_stale(tree, view) { None } else { used.shorten(tree, space, view) };
+            self.replace_front(view, rest);
         }
     }
 
@@ -139,42 +136,47 @@ impl Views {
             if slot.queue.len() > slot.compact_at {
                 slot.queue.retain(|used| !used.is_stale(tree, view));
                 slot.compact_at = COMPACT_FROM.max(2 * slot.queue.len());
-                slot.queue.shrink_to(slot.compact_at);
             }
+        });
+    }
+
+    fn replace_front(&mut self, view: u16, rest: Option<Use>) {
+        self.edit(view, |slot| match rest {
+            Some(rest) => slot.queue.set_front(rest),
+            None => _ = slot.queue.pop_front(),
         });
     }
 
     /// Changes a queue and keeps the bytes and the fronts right.
     fn edit<T>(&mut self, view: u16, change: impl FnOnce(&mut View) -> T) -> T {
         let slot = &mut self.views[usize::from(view)];
-        let before = slot.queue.capacity();
+        let before = slot.queue.bytes();
         let result = change(slot);
-        self.queue_bytes =
-            self.queue_bytes + slot.queue.capacity() * size_of::<Use>() - before * size_of::<Use>();
+        self.queue_bytes = self.queue_bytes + slot.queue.bytes() - before;
         self.fronts[usize::from(view)] = slot.queue.front().map(|used| used.clock);
         result
     }
 
     /// Brings a view back to its capacity.
-    pub(super) fn fit(&mut self, tree: &mut Tree, view: u16) {
+    pub(super) fn fit(&mut self, tree: &Tree, space: &mut Space, view: u16) {
         while let over @ 1.. = self.get(view).blocks.saturating_sub(self.get(view).capacity_blocks) {
-            if !self.evict(tree, view, over) {
+            if !self.evict(tree, space, view, over) {
                 return;
             }
         }
     }
 
     /// Takes the run that was used longest ago off its view. `false` if all that is left is pinned.
-    pub(super) fn evict_oldest(&mut self, tree: &mut Tree, now: u32) -> bool {
+    pub(super) fn evict_oldest(&mut self, tree: &Tree, space: &mut Space, now: u32) -> bool {
         if let Some((_, view)) = self.ages(now).max()
-            && self.evict(tree, view, u64::MAX)
+            && self.evict(tree, space, view, u64::MAX)
         {
             return true;
         }
         // The oldest view is pinned throughout: try the others, oldest first.
         let mut ages: Vec<_> = self.ages(now).collect();
         ages.sort_unstable_by(|a, b| b.cmp(a));
-        ages.into_iter().any(|(_, view)| self.evict(tree, view, u64::MAX))
+        ages.into_iter().any(|(_, view)| self.evict(tree, space, view, u64::MAX))
     }
 
     /// Ticks since the use at the front of each view's queue.
@@ -186,30 +188,32 @@ impl Views {
     }
 
     /// Takes up to `blocks` blocks off the end of the view's least recently used path. `false` if all of it is pinned.
-    fn evict(&mut self, tree: &mut Tree, view: u16, blocks: u64) -> bool {
+    fn evict(&mut self, tree: &Tree, space: &mut Space, view: u16, blocks: u64) -> bool {
         for _ in 0..self.get(view).queue.len() {
-            let Some(used) = self.edit(view, |slot| slot.queue.pop_front()) else {
-                return false;
-            };
-            if used.is_stale(tree, view) {
-                continue;
-            }
-            let Some(holder) = tree.run_mut(used.run).holder_mut(view) else {
+            let Some(used) = self.get(view).queue.front() else { return false };
+            let share = tree.run(used.run).share(&tree.words, view);
+            let Some(share) = share.filter(|share| share.holder().clock == used.clock) else {
+                self.replace_front(view, None);
                 continue;
             };
-            if holder.active > 0 {
-                self.edit(view, |slot| slot.queue.push_back(used));
+            if share.pins() > 0 {
+                self.edit(view, |slot| {
+                    slot.queue.pop_front();
+                    slot.queue.push_back(used);
+                });
                 continue;
             }
-            let taken = blocks.min(u64::from(holder.blocks));
-            holder.blocks -= taken as u16;
-            let rest = if holder.blocks > 0 { Some(used) } else { used.shorten(tree, view) };
-            self.edit(view, |slot| {
-                if let Some(rest) = rest {
-                    slot.queue.push_front(rest);
-                }
-                slot.blocks = slot.blocks.saturating_sub(taken);
-            });
+            let held = share.holder().blocks;
+            let taken = blocks.min(u64::from(held));
+            let rest = if u64::from(held) > taken {
+                share.set(held - taken as u16, used.clock);
+                Some(used)
+            } else {
+                used.shorten(tree, space, view)
+            };
+            self.replace_front(view, rest);
+            let slot = self.get_mut(view);
+            slot.blocks = slot.blocks.saturating_sub(taken);
             self.evicted_blocks += taken;
             return true;
         }

@@ -4,27 +4,37 @@
 //! *holders*: which view holds how many of its leading blocks, and when it last used them. A *view* is what one worker is
 //! believed to have in its cache. One descent tells the depth of every view.
 //!
-//! Invariants, kept by [`PrefixIndex`] and checked by its tests:
+//! [`PrefixIndex::find`] takes no lock: readers see atomics under versions (`seq`), in memory that is never freed.
+//! [`Writer`] is the right to change the index; there is one.
+//!
+//! Invariants, kept by the writer and checked by the tests:
 //! - a prompt that was stored ends where a run ends, so uses and pins count whole runs;
 //! - a run has a holder or a child, else it is gone;
 //! - a view's depth counts from the first block: a view that lost a block has nothing below it;
 //! - a removed view is invisible at once, and its number is used again only when no run names it;
-//! - [`bytes`](PrefixIndex::bytes) never exceeds the budget after an insertion, whatever was inserted.
+//! - [`bytes`](Writer::bytes) does not exceed the budget after an insertion, whatever was inserted.
 
 mod arena;
 mod evict;
+mod queue;
 mod radix;
+mod run;
+mod seq;
 mod table;
 
+use std::sync::Arc;
+
 use crate::key::BlockHash;
+use crate::sync::{AtomicU64, Ordering};
 use evict::Views;
-pub(crate) use radix::RunId;
-use radix::{MAX_RUN, Tree};
+use radix::{MAX_VIEWS, Space, Tree};
+pub(crate) use run::RunId;
+use run::{Holder, MAX_RUN};
 
 /// Smallest budget that an index accepts, in bytes.
 pub const MIN_BUDGET: usize = 1 << 20;
 
-/// Bytes that runs and tables leave to holders and queues, so that their growth seldom costs a page.
+/// Bytes that runs and tables leave to queues, so that their growth seldom costs a page.
 const RESERVE: usize = 32 << 10;
 
 /// Evictions that one insertion may need before it gives up and stores what it has.
@@ -38,6 +48,9 @@ pub struct ViewId {
 }
 
 impl ViewId {
+    /// Views that an index can tell apart.
+    pub const COUNT: usize = MAX_VIEWS;
+
     /// A small number, dense over the views in use: for tables beside the index.
     #[must_use]
     pub fn index(self) -> usize {
@@ -62,6 +75,8 @@ pub struct Matches {
     round: u32,
     marks: Vec<Mark>,
     views: Vec<u16>,
+    path: Vec<Step>,
+    holders: Vec<Holder>,
     /// The parts of the walk, from the start of the prompt.
     pub segments: Vec<Segment>,
 }
@@ -72,11 +87,22 @@ struct Mark {
     depth: u32,
 }
 
+/// A run on the way, as it was seen.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    run: RunId,
+    version: u32,
+    holders: u32,
+    /// Blocks of it that the prompt has.
+    same: u32,
+    whole: bool,
+}
+
 impl Matches {
-    fn clear(&mut self, views: usize) {
+    fn clear(&mut self) {
         self.views.clear();
+        self.path.clear();
         self.segments.clear();
-        self.marks.resize(views.max(self.marks.len()), Mark::default());
         self.round = self.round.wrapping_add(1);
         if self.round == 0 {
             self.marks.fill(Mark::default());
@@ -101,47 +127,166 @@ impl Matches {
     pub fn holders(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         self.views.iter().map(|&view| (usize::from(view), self.depth_at(view)))
     }
+
+    /// Notes the copied holders of the next part of the walk, `start` to `start + same`. Returns how many count.
+    fn note(&mut self, tree: &Tree, start: u32, same: u32) -> u32 {
+        let mut copies = 0;
+        for holder in &self.holders {
+            if holder.blocks == 0 || !tree.is_live(holder.view) {
+                continue;
+            }
+            copies += 1;
+            let (at, depth) = (usize::from(holder.view), start + same.min(u32::from(holder.blocks)));
+            if self.marks.len() <= at {
+                self.marks.resize(at + 1, Mark::default());
+            }
+            let mark = &mut self.marks[at];
+            if start == 0 {
+                *mark = Mark { round: self.round, depth };
+                self.views.push(holder.view);
+            } else if mark.round == self.round && mark.depth == start {
+                mark.depth = depth;
+            }
+        }
+        copies
+    }
 }
 
-/// What an insertion pinned; give it back to [`PrefixIndex::unpin`].
+/// Block hashes that are made as they are asked for, and kept.
+struct Hashes<'a, I> {
+    made: &'a mut Vec<BlockHash>,
+    rest: I,
+}
+
+impl<I: Iterator<Item = BlockHash>> Hashes<'_, I> {
+    #[inline]
+    fn get(&mut self, at: usize) -> Option<u64> {
+        if at == self.made.len() {
+            self.made.push(self.rest.next()?);
+        }
+        Some(self.made[at].0)
+    }
+
+    /// How many of a run's leading words are the hashes from block `start` on.
+    #[inline]
+    fn common(&mut self, start: usize, words: &[AtomicU64]) -> usize {
+        let equals = |(word, block): &(&AtomicU64, &BlockHash)| word.load(Ordering::Relaxed) == block.0;
+        let made = words.iter().zip(&self.made[start..]).take_while(equals).count();
+        if made == words.len() || start + made < self.made.len() {
+            return made;
+        }
+        let mut same = made;
+        for block in self.rest.by_ref() {
+            self.made.push(block);
+            if words[same].load(Ordering::Relaxed) != block.0 {
+                break;
+            }
+            same += 1;
+            if same == words.len() {
+                break;
+            }
+        }
+        same
+    }
+}
+
+/// What an insertion pinned; give it back to [`Writer::unpin`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pin {
     view: ViewId,
     deepest: RunId,
 }
 
-/// The index. Not synchronised: share it behind a lock. Nothing here allocates on look-up.
+/// The index, as readers share it.
 #[derive(Debug)]
 pub struct PrefixIndex {
     tree: Tree,
+}
+
+/// The right to change an index. There is one for each index, so writers take turns by whatever lock holds it.
+#[derive(Debug)]
+pub struct Writer {
+    index: Arc<PrefixIndex>,
+    space: Space,
     views: Views,
     budget: usize,
     tick: u32,
 }
 
 impl PrefixIndex {
-    /// An empty index that will never own more than `memory_budget` bytes (at least [`MIN_BUDGET`]).
+    /// An empty index that will not own more than `memory_budget` bytes (at least [`MIN_BUDGET`]), and its writer.
     #[must_use]
-    pub fn new(memory_budget: usize) -> Self {
-        Self { tree: Tree::new(), views: Views::default(), budget: memory_budget.max(MIN_BUDGET), tick: 0 }
+    pub fn new(memory_budget: usize) -> (Arc<Self>, Writer) {
+        let budget = memory_budget.max(MIN_BUDGET);
+        let (tree, space) = Tree::new(budget);
+        let index = Arc::new(Self { tree });
+        (Arc::clone(&index), Writer { index, space, views: Views::default(), budget, tick: 0 })
     }
 
+    /// Walks the prompt and notes how deep each view holds it. Asks for as many blocks as it needs and no more.
+    ///
+    /// `made` holds the hashes of the first blocks and receives those that are asked for. Takes no lock; a writer that
+    /// changes a run under way makes the walk look at that run again. Cost: one hash per matched block that was not made,
+    /// two to three cache misses per run, O(holders) of the runs on the way.
+    pub fn find(
+        &self,
+        blocks: impl Iterator<Item = BlockHash>,
+        made: &mut Vec<BlockHash>,
+        now_ms: u32,
+        matches: &mut Matches,
+    ) {
+        matches.clear();
+        let mut hashes = Hashes { made, rest: blocks };
+        let (mut parent, mut start) = (RunId::NONE, 0usize);
+        while let Some(first) = hashes.get(start)
+            && let Some(id) = self.tree.child(parent, first)
+        {
+            let run = self.tree.run(id);
+            let version = run.seq.begin();
+            let shape = run.shape();
+            let Some(words) = self.tree.hash_words(shape) else { continue };
+            let same = hashes.common(start, words);
+            let copied = run.copy_holders(&self.tree.words, shape.holders, &mut matches.holders);
+            let uses = run.uses_at(now_ms);
+            if !copied || !run.seq.holds(version) || shape.parent != parent || same == 0 {
+                continue;
+            }
+            let copies = matches.note(&self.tree, start as u32, same as u32);
+            let whole = same == shape.len;
+            matches.path.push(Step {
+                run: id,
+                version,
+                holders: shape.holders as u32,
+                same: same as u32,
+                whole,
+            });
+            start += same;
+            matches.segments.push(Segment { end_block: start as u32, copies, uses });
+            if !whole {
+                return;
+            }
+            parent = id;
+        }
+    }
+}
+
+impl Writer {
     /// Bytes owned now.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.tree.bytes() + self.views.bytes()
+        self.index.tree.bytes(&self.space) + self.views.bytes()
     }
 
     /// Distinct blocks in the tree.
     #[must_use]
     pub fn blocks(&self) -> usize {
-        self.tree.blocks
+        self.space.blocks
     }
 
     /// Runs in the tree.
     #[must_use]
     pub fn runs(&self) -> usize {
-        self.tree.runs
+        self.space.runs
     }
 
     /// Blocks that views lost to their capacity or to the budget, each view's counted.
@@ -153,14 +298,14 @@ impl PrefixIndex {
     /// A new, empty view. `capacity_blocks` is the size of the worker's cache; `None` bounds it by the budget alone.
     /// Returns `None` when 65,536 views are in use.
     pub fn add_view(&mut self, capacity_blocks: Option<u64>) -> Option<ViewId> {
-        let (index, generation) = self.views.add(capacity_blocks.unwrap_or(u64::MAX))?;
+        let (index, generation) = self.views.add(&self.index.tree, capacity_blocks.unwrap_or(u64::MAX))?;
         Some(ViewId { index, generation })
     }
 
     /// Forgets all that the view holds. Cost: O(1) now, a bounded share of each later insertion.
     pub fn remove_view(&mut self, view: ViewId) {
         if self.is_live(view) {
-            self.views.remove(view.index);
+            self.views.remove(&self.index.tree, view.index);
         }
     }
 
@@ -168,7 +313,7 @@ impl PrefixIndex {
     pub fn set_capacity(&mut self, view: ViewId, capacity_blocks: Option<u64>) {
         if self.is_live(view) {
             self.views.get_mut(view.index).capacity_blocks = capacity_blocks.unwrap_or(u64::MAX);
-            self.views.fit(&mut self.tree, view.index);
+            self.views.fit(&self.index.tree, &mut self.space, view.index);
         }
     }
 
@@ -184,123 +329,132 @@ impl PrefixIndex {
     }
 
     fn is_live(&self, view: ViewId) -> bool {
-        view.index() < self.views.len() && {
+        view.index() < self.views.len().min(MAX_VIEWS) && {
             let slot = self.views.get(view.index);
             slot.live && slot.generation == view.generation
         }
     }
 
-    /// Walks the prompt and notes how deep each view holds it. Asks for as many blocks as it needs and no more.
-    ///
-    /// Cost: one hash per matched block, two to three cache misses per run, O(holders) of the runs on the way.
-    pub fn find(&self, mut blocks: impl Iterator<Item = BlockHash>, now_ms: u32, matches: &mut Matches) {
-        matches.clear(self.views.len());
-        let (mut parent, mut start) = (RunId::NONE, 0u32);
-        while let Some(id) = blocks.next().and_then(|block| self.tree.child(parent, block.0)) {
-            let hashes = self.tree.hashes(id);
-            let rest = &hashes[1..];
-            let same =
-                1 + rest.iter().zip(&mut blocks).take_while(|(have, block)| **have == block.0).count() as u32;
-            let run = self.tree.run(id);
-            let mut copies = 0;
-            for holder in &run.holders {
-                if holder.blocks == 0 || !self.views.get(holder.view).live {
-                    continue;
-                }
-                copies += 1;
-                let depth = start + same.min(u32::from(holder.blocks));
-                let mark = &mut matches.marks[usize::from(holder.view)];
-                if start == 0 {
-                    *mark = Mark { round: matches.round, depth };
-                    matches.views.push(holder.view);
-                } else if mark.round == matches.round && mark.depth == start {
-                    mark.depth = depth;
-                }
-            }
-            start += same;
-            matches.segments.push(Segment { end_block: start, copies, uses: run.uses_at(now_ms) });
-            if (same as usize) < hashes.len() {
-                return;
-            }
-            parent = id;
-        }
+    /// Whether a look-up of these blocks would still find what `matches` holds. Cost: O(runs on the way).
+    pub(crate) fn is_current(&self, matches: &Matches, blocks: &[BlockHash]) -> bool {
+        let tree = &self.index.tree;
+        let seen = matches.path.iter().all(|step| {
+            let run = tree.run(step.run);
+            run.seq.current() == step.version && run.shape().holders == step.holders as usize
+        });
+        let (parent, whole) = matches.path.last().map_or((RunId::NONE, true), |step| (step.run, step.whole));
+        let start: u32 = matches.path.iter().map(|step| step.same).sum();
+        seen && (!whole || blocks.get(start as usize).is_none_or(|next| tree.child(parent, next.0).is_none()))
     }
 
     /// Notes that the view now holds this prompt, and counts one use of each of its blocks.
     ///
-    /// Stores less than the whole prompt when the budget is too small for it. Cost: O(runs) plus O(blocks) for what is
-    /// new; may evict. Does nothing for a view that was removed.
+    /// Stores less than the whole prompt when the budget is too small for it, or when a run of it lists 512 holders already.
+    /// Cost: O(runs) plus O(blocks) for what is new; may evict. Does nothing for a view that was removed.
     pub fn insert(&mut self, view: ViewId, blocks: &[BlockHash], now_ms: u32) {
-        if let Some(pin) = self.insert_pinned(view, blocks, now_ms) {
+        if let Some(pin) = self.insert_pinned(view, blocks, &Matches::default(), now_ms) {
             self.unpin(pin);
         }
     }
 
-    /// [`insert`](Self::insert), and pins what was stored until [`unpin`](Self::unpin).
-    pub(crate) fn insert_pinned(&mut self, view: ViewId, blocks: &[BlockHash], now_ms: u32) -> Option<Pin> {
+    /// [`insert`](Self::insert), and pins what was stored until [`unpin`](Self::unpin). `matches` may hold the way down as a
+    /// [current](Self::is_current) look-up of these blocks found it, or nothing.
+    pub(crate) fn insert_pinned(
+        &mut self,
+        view: ViewId,
+        blocks: &[BlockHash],
+        matches: &Matches,
+        now_ms: u32,
+    ) -> Option<Pin> {
         if !self.is_live(view) {
             return None;
         }
-        self.views.sweep(&mut self.tree);
         self.tick = self.tick.wrapping_add(1);
         let hashes: &[u64] = bytemuck::must_cast_slice(blocks);
+        let mut known = matches.path.iter();
         let (mut parent, mut start, mut evictions) = (RunId::NONE, 0, 0);
         while start < hashes.len() {
             let rest = &hashes[start..];
-            let Some((run, len)) = self.step(parent, rest) else {
-                evictions += 1;
-                if evictions > MAX_EVICTIONS || !self.views.evict_oldest(&mut self.tree, self.tick) {
-                    break;
+            let found = match known.next() {
+                Some(step) => Some((step.run, step.same as usize)),
+                None => {
+                    let child = self.index.tree.child(parent, rest[0]);
+                    child.map(|run| (run, self.index.tree.common(run, rest)))
                 }
-                continue;
             };
-            self.use_run(run, view.index, now_ms);
-            (parent, start) = (run, start + len);
+            match self.step(parent, rest, found, view.index, now_ms) {
+                Outcome::Stored(run, len) => (parent, start) = (run, start + len),
+                Outcome::Listed => break,
+                Outcome::NoRoom => {
+                    known = [].iter();
+                    evictions += 1;
+                    if evictions > MAX_EVICTIONS || !self.evict_oldest() {
+                        break;
+                    }
+                }
+            }
         }
         if parent != RunId::NONE {
-            self.views.push(&self.tree, view.index, parent, self.tick);
+            self.views.push(&self.index.tree, view.index, parent, self.tick);
         }
-        self.views.fit(&mut self.tree, view.index);
-        // Holders and queues grew: make room for them.
-        while self.bytes() > self.budget
-            && (self.tree.trim() || self.views.evict_oldest(&mut self.tree, self.tick))
-        {}
+        self.views.sweep(&self.index.tree, &mut self.space);
+        self.views.fit(&self.index.tree, &mut self.space, view.index);
+        // Queues grew: make room for them.
+        while self.bytes() > self.budget && self.evict_oldest() {}
         (parent != RunId::NONE).then_some(Pin { view, deepest: parent })
     }
 
-    /// The run below `parent` that holds exactly the next blocks of `rest`, found, cut or made, and its length. `None` if
-    /// that would exceed the budget.
-    fn step(&mut self, parent: RunId, rest: &[u64]) -> Option<(RunId, usize)> {
-        let spare = self.budget.saturating_sub(self.bytes() + RESERVE);
-        let Some(run) = self.tree.child(parent, rest[0]) else {
-            let len = rest.len().min(MAX_RUN);
-            let hashes = &rest[..len];
-            return self
-                .tree
-                .can_create(parent, hashes, spare)
-                .then(|| (self.tree.create(parent, hashes, spare), len));
-        };
-        let hashes = self.tree.hashes(run);
-        let same = hashes.iter().zip(rest).take_while(|(have, want)| have == want).count();
-        if same == hashes.len() {
-            return Some((run, same));
-        }
-        self.tree.can_split(run, same, spare).then(|| (self.tree.split(run, same, spare), same))
+    fn evict_oldest(&mut self) -> bool {
+        self.views.evict_oldest(&self.index.tree, &mut self.space, self.tick)
     }
 
-    /// Gives the view the whole run, pins it and counts the use.
-    fn use_run(&mut self, run: RunId, view: u16, now_ms: u32) {
-        let len = self.tree.run(run).len;
-        let tick = self.tick;
-        let holder = self.tree.hold(run, view);
-        let (had, pinned) = (holder.blocks, holder.active > 0);
-        (holder.blocks, holder.clock, holder.active) = (len, tick, holder.active.saturating_add(1));
-        let slot = self.views.get_mut(view);
-        slot.blocks += u64::from(len - had);
-        if !pinned {
-            slot.active_blocks += u64::from(len);
+    /// Gives the view the next run of the prompt: `found` below `parent`, cut if the prompt has only part of it, or a new one.
+    fn step(
+        &mut self,
+        parent: RunId,
+        rest: &[u64],
+        found: Option<(RunId, usize)>,
+        view: u16,
+        now_ms: u32,
+    ) -> Outcome {
+        let spare = self.budget.saturating_sub(self.bytes() + RESERVE);
+        let (tree, space) = (&self.index.tree, &mut self.space);
+        let (run, len) = match found {
+            None => {
+                let hashes = &rest[..rest.len().min(MAX_RUN)];
+                if !tree.can_create(space, parent, hashes, spare) {
+                    return Outcome::NoRoom;
+                }
+                (tree.create(space, parent, hashes, spare), hashes.len())
+            }
+            Some((run, same)) if same < tree.run(run).shape().len => {
+                if !tree.can_split(space, run, same, spare) {
+                    return Outcome::NoRoom;
+                }
+                (tree.split(space, run, same, spare), same)
+            }
+            Some(found) => found,
+        };
+        let (words, slot) = (&tree.words, self.views.get_mut(view));
+        if let Some(share) = tree.run(run).share(words, view) {
+            let (held, pins) = (share.holder().blocks, share.pins());
+            slot.blocks += (len - usize::from(held)) as u64;
+            slot.active_blocks += if pins == 0 { len as u64 } else { 0 };
+            share.set(len as u16, self.tick);
+            share.set_pins(pins + 1);
+        } else {
+            match tree.run(run).share_growth(words, &space.pages) {
+                None => return Outcome::Listed,
+                Some(growth) if growth > spare => return Outcome::NoRoom,
+                Some(_) => {}
+            }
+            let holder = Holder { view, blocks: len as u16, clock: self.tick };
+            tree.run(run).add_share(words, &mut space.pages, holder, 1);
+            slot.blocks += len as u64;
+            slot.active_blocks += len as u64;
         }
-        self.tree.run_mut(run).add_use(now_ms);
+        tree.run(run).add_use(now_ms);
+        Outcome::Stored(run, len)
     }
 
     /// Lets go what [`insert_pinned`](Self::insert_pinned) pinned. Cost: O(runs). Once per pin.
@@ -308,22 +462,34 @@ impl PrefixIndex {
         if !self.is_live(pin.view) {
             return;
         }
-        let (mut run, mut freed) = (pin.deepest, 0);
-        while run != RunId::NONE {
-            let len = self.tree.run(run).len;
-            if let Some(holder) = self.tree.run_mut(run).holder_mut(pin.view.index) {
-                holder.active = holder.active.saturating_sub(1);
-                if holder.active == 0 {
-                    freed += u64::from(len);
+        let tree = &self.index.tree;
+        let (mut id, mut freed) = (pin.deepest, 0);
+        while id != RunId::NONE {
+            let run = tree.run(id);
+            let shape = run.shape();
+            if let Some(share) = run.share(&tree.words, pin.view.index) {
+                let pins = share.pins();
+                share.set_pins(pins.saturating_sub(1));
+                if pins == 1 {
+                    freed += shape.len as u64;
                 }
             }
-            run = self.tree.run(run).parent;
+            id = shape.parent;
         }
         let slot = self.views.get_mut(pin.view.index);
         slot.active_blocks = slot.active_blocks.saturating_sub(freed);
-        self.views.fit(&mut self.tree, pin.view.index);
+        self.views.fit(tree, &mut self.space, pin.view.index);
     }
 }
 
-#[cfg(test)]
+/// What became of one step of an insertion.
+enum Outcome {
+    Stored(RunId, usize),
+    /// The run lists no more holders.
+    Listed,
+    /// Something must be evicted first.
+    NoRoom,
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests;

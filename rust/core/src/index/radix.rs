@@ -1,283 +1,249 @@
-//! The tree itself: runs of block hashes, their holders, and the table that finds a run from its parent and first hash.
+//! The tree: runs, the words of their hashes and holders, and the table that finds them.
+//!
+//! [`Tree`] is what readers and writers share; [`Space`] is what a writer must hold to change it.
 
 use smallvec::SmallVec;
 
-use super::arena::{Arena, PAGE_HASHES, Slot};
+use super::arena::{Chunks, PAGE_SHIFT, Pages, Words};
+use super::run::{Holder, MAX_RUN, Run, RunId, Shape};
 use super::table::{Place, Table};
+use crate::sync::{AtomicU64, Ordering};
 
-/// Longest run, in blocks.
-pub(super) const MAX_RUN: usize = PAGE_HASHES;
-/// Runs in one chunk of the slab; chunks never move.
-const CHUNK: usize = 256;
-const CHUNK_BYTES: usize = CHUNK * size_of::<Run>();
-
-/// Index of a run in the slab.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RunId(u32);
-
-impl RunId {
-    /// The parent of first runs, and "no run".
-    pub(crate) const NONE: Self = Self(u32::MAX);
-
-    #[inline]
-    pub(super) fn number(self) -> u32 {
-        self.0
-    }
-
-    #[inline]
-    pub(super) fn from_number(number: u32) -> Self {
-        Self(number)
-    }
-}
-
-/// A worker's share of a run: the leading `blocks` of it; 0 where its tail was evicted and the run was cut later, so that
-/// the view's use still ends here.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Holder {
-    /// Tick of the last use; the one entry of the view's queue with this tick is the valid one.
-    pub(super) clock: u32,
-    /// Bookings that pin it.
-    pub(super) active: u32,
-    pub(super) view: u16,
-    pub(super) blocks: u16,
-}
-
-/// A maximal piece of the tree without a branch: consecutive blocks that every prompt so far continued alike. One cache
-/// line with up to two holders.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(super) struct Run {
-    /// The run above; in a free run, the next free one.
-    pub(super) parent: RunId,
-    slot: Slot,
-    /// Blocks; 0 in a free run.
-    pub(super) len: u16,
-    pub(super) children: u32,
-    /// Uses, decayed; see [`Run::uses_at`].
-    uses: f32,
-    used_ms: u32,
-    pub(super) holders: SmallVec<[Holder; 2]>,
-}
-
-/// Time constant of the decay of uses. Source: policy study, section 2 (5 to 20 s alike).
-const USES_DECAY_MS: f32 = 10_000.0;
-
-impl Run {
-    /// Uses so far, each weighing `exp(-age / 10 s)`.
-    pub(super) fn uses_at(&self, now_ms: u32) -> f32 {
-        self.uses * (-(now_ms.wrapping_sub(self.used_ms) as i32).max(0) as f32 / USES_DECAY_MS).exp()
-    }
-
-    pub(super) fn add_use(&mut self, now_ms: u32) {
-        (self.uses, self.used_ms) = (self.uses_at(now_ms) + 1.0, now_ms);
-    }
-
-    pub(super) fn holder(&self, view: u16) -> Option<&Holder> {
-        self.holders.iter().find(|holder| holder.view == view)
-    }
-
-    pub(super) fn holder_mut(&mut self, view: u16) -> Option<&mut Holder> {
-        self.holders.iter_mut().find(|holder| holder.view == view)
-    }
-
-    fn holder_bytes(&self) -> usize {
-        if self.holders.spilled() { self.holders.capacity() * size_of::<Holder>() + 16 } else { 0 }
-    }
-}
+/// Runs in one chunk.
+const RUN_SHIFT: u32 = 8;
+/// Views that an index can tell apart.
+pub(super) const MAX_VIEWS: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Tree {
-    pub(super) arena: Arena,
-    chunks: Vec<Box<[Run]>>,
-    free: RunId,
+    runs: Chunks<Run>,
+    pub(super) words: Words,
     table: Table,
+    /// One bit for each view that counts.
+    live: Box<[AtomicU64]>,
+}
+
+/// The writers' side of a tree.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) pages: Pages,
+    free: RunId,
+    chunks: usize,
     pub(super) runs: usize,
     pub(super) blocks: usize,
-    holder_bytes: usize,
 }
 
 impl Tree {
-    pub(super) fn new() -> Self {
-        Self {
-            arena: Arena::default(),
-            chunks: Vec::new(),
-            free: RunId::NONE,
+    /// An empty tree that can grow to about `budget` bytes.
+    pub(super) fn new(budget: usize) -> (Self, Space) {
+        let run_chunk = size_of::<Run>() << RUN_SHIFT;
+        let page = size_of::<u64>() << PAGE_SHIFT;
+        let tree = Self {
+            runs: Chunks::new(budget / run_chunk + 1, RUN_SHIFT),
+            words: Chunks::new(budget / page + 1, PAGE_SHIFT),
             table: Table::new(),
-            runs: 0,
-            blocks: 0,
-            holder_bytes: 0,
-        }
-    }
-
-    /// All bytes that the tree owns.
-    pub(super) fn bytes(&self) -> usize {
-        self.arena.bytes() + self.chunks.len() * CHUNK_BYTES + self.table.bytes() + self.holder_bytes
-    }
-
-    /// Whether a run of these hashes fits below `parent`, the tree growing by at most `spare` bytes.
-    pub(super) fn can_create(&self, parent: RunId, hashes: &[u64], spare: usize) -> bool {
-        let growth = self.arena.growth(hashes.len()) + self.chunk_growth();
-        (growth == 0 || growth <= spare)
-            && self.table.has_room(Place::new(parent, hashes[0]), spare.saturating_sub(growth))
-    }
-
-    /// Whether a run may be cut after `at` blocks, the tree growing by at most `spare` bytes.
-    pub(super) fn can_split(&self, id: RunId, at: usize, spare: usize) -> bool {
-        let hashes = self.hashes(id);
-        let growth = self.arena.growth(at) + self.arena.growth(hashes.len() - at) + self.chunk_growth();
-        // The lower part's place depends on the upper part's number, so ask for room to grow wherever that is.
-        (growth == 0 || growth <= spare) && self.table.has_room_anywhere(spare.saturating_sub(growth))
-    }
-
-    fn chunk_growth(&self) -> usize {
-        if self.free == RunId::NONE { CHUNK_BYTES } else { 0 }
-    }
-
-    /// Gives an empty page of hashes back. `false` if there is none.
-    pub(super) fn trim(&mut self) -> bool {
-        self.arena.trim()
+            live: (0..MAX_VIEWS / 64).map(|_| AtomicU64::new(0)).collect(),
+        };
+        (tree, Space { pages: Pages::default(), free: RunId::NONE, chunks: 0, runs: 0, blocks: 0 })
     }
 
     #[inline]
     pub(super) fn run(&self, id: RunId) -> &Run {
-        &self.chunks[id.0 as usize / CHUNK][id.0 as usize % CHUNK]
+        self.runs.get(id.0)
     }
 
     #[inline]
-    pub(super) fn run_mut(&mut self, id: RunId) -> &mut Run {
-        &mut self.chunks[id.0 as usize / CHUNK][id.0 as usize % CHUNK]
+    pub(super) fn is_live(&self, view: u16) -> bool {
+        self.live[usize::from(view) / 64].load(Ordering::Relaxed) >> (view % 64) & 1 == 1
     }
 
-    /// The block hashes of a run.
-    #[inline]
-    pub(super) fn hashes(&self, id: RunId) -> &[u64] {
-        let run = self.run(id);
-        self.arena.get(run.slot, usize::from(run.len))
-    }
-
-    #[cfg(test)]
-    pub(super) fn all_runs(&self) -> impl Iterator<Item = RunId> {
-        let ids = (0..(self.chunks.len() * CHUNK) as u32).map(RunId);
-        ids.filter(|&id| self.run(id).len > 0)
+    pub(super) fn set_live(&self, view: u16, live: bool) {
+        let word = &self.live[usize::from(view) / 64];
+        let bit = 1 << (view % 64);
+        if live {
+            word.fetch_or(bit, Ordering::Relaxed)
+        } else {
+            word.fetch_and(!bit, Ordering::Relaxed)
+        };
     }
 
     /// The child of `parent` that begins with `first`.
     #[inline]
     pub(super) fn child(&self, parent: RunId, first: u64) -> Option<RunId> {
-        self.table
-            .get(Place::new(parent, first), |id| self.run(id).parent == parent && self.hashes(id)[0] == first)
+        self.table.get(Place::new(parent, first), |id| {
+            let run = self.run(id);
+            loop {
+                let version = run.seq.begin();
+                let shape = run.shape();
+                let begins = || {
+                    self.words
+                        .slice(shape.slot, 1)
+                        .is_some_and(|word| word[0].load(Ordering::Relaxed) == first)
+                };
+                let is_it = shape.len > 0 && shape.parent == parent && begins();
+                if run.seq.holds(version) {
+                    return is_it;
+                }
+            }
+        })
     }
 
-    fn take_slot(&mut self) -> RunId {
-        if self.free == RunId::NONE {
-            let first = (self.chunks.len() * CHUNK) as u32;
-            let chunk = (first..first + CHUNK as u32)
-                .map(|id| Run {
-                    parent: if (id as usize + 1).is_multiple_of(CHUNK) { RunId::NONE } else { RunId(id + 1) },
-                    slot: Slot::default(),
-                    len: 0,
-                    children: 0,
-                    uses: 0.0,
-                    used_ms: 0,
-                    holders: SmallVec::new(),
-                })
-                .collect();
-            self.chunks.push(chunk);
-            self.free = RunId(first);
+    /// The words of a run's hashes. `None` if a reader raced.
+    #[inline]
+    pub(super) fn hash_words(&self, shape: Shape) -> Option<&[AtomicU64]> {
+        self.words.slice(shape.slot, shape.len)
+    }
+}
+
+/// For writers only: one at a time, whoever holds the space.
+impl Tree {
+    /// All bytes that the tree owns.
+    pub(super) fn bytes(&self, space: &Space) -> usize {
+        let directories = (self.runs.len() + self.words.len()) * 16 + MAX_VIEWS / 8;
+        let runs = space.chunks * self.runs.chunk_bytes();
+        space.pages.bytes(&self.words) + runs + self.table.bytes() + directories
+    }
+
+    /// How many of a run's leading hashes are those of `blocks`.
+    pub(super) fn common(&self, id: RunId, blocks: &[u64]) -> usize {
+        let have = self.hash_words(self.run(id).shape()).expect("no writer races another");
+        have.iter().zip(blocks).take_while(|(have, want)| have.load(Ordering::Relaxed) == **want).count()
+    }
+
+    /// Bytes that one more run of `len` hashes would add, its entry in the table apart. `None` if there is no more room.
+    fn growth(&self, space: &Space, lens: &[usize]) -> Option<usize> {
+        let mut growth = 0;
+        if space.free == RunId::NONE {
+            if space.chunks == self.runs.len() {
+                return None;
+            }
+            growth += self.runs.chunk_bytes();
         }
-        let id = self.free;
-        self.free = self.run(id).parent;
+        for &len in lens {
+            growth += space.pages.growth(&self.words, len)?;
+        }
+        Some(growth)
+    }
+
+    /// Whether a run of these hashes fits below `parent`, the tree growing by at most `spare` bytes.
+    pub(super) fn can_create(&self, space: &Space, parent: RunId, hashes: &[u64], spare: usize) -> bool {
+        self.growth(space, &[hashes.len()]).is_some_and(|growth| {
+            let place = Place::new(parent, hashes[0]);
+            (growth == 0 || growth <= spare) && self.table.has_room(place, spare.saturating_sub(growth))
+        })
+    }
+
+    /// Whether a run may be cut after `at` blocks, the tree growing by at most `spare` bytes.
+    pub(super) fn can_split(&self, space: &Space, id: RunId, at: usize, spare: usize) -> bool {
+        let Shape { len, holders, .. } = self.run(id).shape();
+        // The upper part may need a slot for holders as well. Its number, and so the lower part's place, is not known yet.
+        self.growth(space, &[at, len - at, (2 * holders).clamp(1, MAX_RUN)]).is_some_and(|growth| {
+            (growth == 0 || growth <= spare) && self.table.has_room_anywhere(spare.saturating_sub(growth))
+        })
+    }
+
+    fn take_run(&self, space: &mut Space) -> RunId {
+        if space.free == RunId::NONE {
+            self.runs.open(space.chunks);
+            let first = (space.chunks << RUN_SHIFT) as u32;
+            let last = first + (1 << RUN_SHIFT) - 1;
+            for id in first..=last {
+                self.run(RunId(id)).clear(if id == last { RunId::NONE } else { RunId(id + 1) });
+            }
+            space.chunks += 1;
+            space.free = RunId(first);
+        }
+        let id = space.free;
+        space.free = self.run(id).next_free();
         id
+    }
+
+    fn store(&self, space: &mut Space, hashes: &[u64]) -> u32 {
+        let slot = space.pages.alloc(&self.words, hashes.len());
+        let target = self.words.slice(slot, hashes.len()).expect("just allocated");
+        for (word, &hash) in target.iter().zip(hashes) {
+            word.store(hash, Ordering::Relaxed);
+        }
+        slot
     }
 
     /// Adds a run of 1 to [`MAX_RUN`] blocks below `parent`, without holders or uses.
-    pub(super) fn create(&mut self, parent: RunId, hashes: &[u64], spare: usize) -> RunId {
-        let (id, slot) = (self.take_slot(), self.arena.alloc(hashes));
-        let run = self.run_mut(id);
-        (run.parent, run.slot, run.len, run.children) = (parent, slot, hashes.len() as u16, 0);
-        (run.uses, run.used_ms) = (0.0, 0);
+    pub(super) fn create(&self, space: &mut Space, parent: RunId, hashes: &[u64], spare: usize) -> RunId {
+        let (id, slot) = (self.take_run(space), self.store(space, hashes));
+        self.run(id).create(parent, slot, hashes.len());
         if parent != RunId::NONE {
-            self.run_mut(parent).children += 1;
+            self.run(parent).count_child(1);
         }
         self.table.insert(Place::new(parent, hashes[0]), id, spare);
-        self.runs += 1;
-        self.blocks += hashes.len();
+        space.runs += 1;
+        space.blocks += hashes.len();
         id
     }
 
-    /// Cuts a run after `at` blocks. The lower part keeps the id, its children and every booking that ends in it; the new
+    /// Cuts a run after `at` blocks. The lower part keeps the number, its children and every booking that ends in it; the new
     /// upper part is returned. Both keep uses and holders, each its share of the blocks.
-    pub(super) fn split(&mut self, id: RunId, at: usize, spare: usize) -> RunId {
-        let whole: SmallVec<[u64; 64]> = self.hashes(id).into();
-        let (upper_hashes, lower_hashes) = whole.split_at(at);
-        let parent = self.run(id).parent;
-        self.table.remove(Place::new(parent, upper_hashes[0]), id);
-        let upper = self.take_slot();
-        let (upper_slot, lower_slot) = {
-            self.arena.free(self.run(id).slot);
-            (self.arena.alloc(upper_hashes), self.arena.alloc(lower_hashes))
-        };
-        let run = self.run_mut(id);
-        let (uses, used_ms, mut above) = (run.uses, run.used_ms, run.holders.clone());
-        (run.parent, run.slot, run.len) = (upper, lower_slot, lower_hashes.len() as u16);
-        for holder in &mut run.holders {
-            holder.blocks = holder.blocks.saturating_sub(at as u16);
-        }
-        for holder in &mut above {
-            holder.blocks = holder.blocks.min(at as u16);
-        }
-        let run = self.run_mut(upper);
-        (run.parent, run.slot, run.len, run.children) = (parent, upper_slot, at as u16, 1);
-        (run.uses, run.used_ms, run.holders) = (uses, used_ms, above);
-        self.holder_bytes += self.run(upper).holder_bytes();
-        self.table.insert(Place::new(parent, upper_hashes[0]), upper, spare);
-        self.table.insert(Place::new(upper, lower_hashes[0]), id, spare);
-        self.runs += 1;
+    pub(super) fn split(&self, space: &mut Space, id: RunId, at: usize, spare: usize) -> RunId {
+        let run = self.run(id);
+        let Shape { parent, slot, .. } = run.shape();
+        let whole: SmallVec<[u64; 128]> = self.hashes(id).collect();
+        let (above, below) = whole.split_at(at);
+        let (upper, upper_slot, lower_slot) =
+            (self.take_run(space), self.store(space, above), self.store(space, below));
+        let top = self.run(upper);
+        top.create(parent, upper_slot, at);
+        top.copy_uses(run);
+        top.count_child(1);
+        run.for_each_holder(&self.words, |holder, _, pins| {
+            let share = Holder { blocks: holder.blocks.min(at as u16), ..holder };
+            top.add_share(&self.words, &mut space.pages, share, pins.load(Ordering::Relaxed));
+        });
+        // For a moment both are found at the old place, and both are right there.
+        self.table.insert(Place::new(parent, above[0]), upper, spare);
+        self.table.remove(Place::new(parent, above[0]), id);
+        run.become_lower(&self.words, upper, lower_slot, below.len(), at);
+        self.table.insert(Place::new(upper, below[0]), id, spare);
+        space.pages.free(&self.words, slot);
+        space.runs += 1;
         upper
     }
 
-    /// The view's share of the run, added with no blocks if there was none.
-    pub(super) fn hold(&mut self, id: RunId, view: u16) -> &mut Holder {
-        let run = self.run_mut(id);
-        if run.holder(view).is_none() {
-            let before = run.holder_bytes();
-            run.holders.push(Holder { clock: 0, active: 0, view, blocks: 0 });
-            let after = run.holder_bytes();
-            self.holder_bytes += after - before;
-        }
-        self.run_mut(id).holder_mut(view).expect("just added")
-    }
-
     /// Takes the view off a run; a run that nobody holds and nothing hangs from goes, and so do its ancestors.
-    pub(super) fn release_holder(&mut self, id: RunId, view: u16) {
-        let run = self.run_mut(id);
-        let before = run.holder_bytes();
-        run.holders.retain(|holder| holder.view != view);
-        if run.holders.spilled() && run.holders.len() * 4 <= run.holders.capacity() {
-            run.holders.shrink_to_fit();
-        }
-        let after = run.holder_bytes();
-        self.holder_bytes -= before - after;
-        self.prune(id);
+    pub(super) fn release_share(&self, space: &mut Space, id: RunId, view: u16) {
+        self.run(id).remove_share(&self.words, &mut space.pages, view);
+        self.prune(space, id);
     }
 
     /// Removes a run that nobody holds and nothing hangs from, then its parent if that became so.
-    pub(super) fn prune(&mut self, mut id: RunId) {
-        while id != RunId::NONE && self.run(id).holders.is_empty() && self.run(id).children == 0 {
-            let (parent, first) = (self.run(id).parent, self.hashes(id)[0]);
+    fn prune(&self, space: &mut Space, mut id: RunId) {
+        while id != RunId::NONE {
+            let run = self.run(id);
+            let Shape { parent, slot, len, holders } = run.shape();
+            if holders > 0 || run.children() > 0 {
+                return;
+            }
+            let first = self.hashes(id).next().expect("a run has a block");
             self.table.remove(Place::new(parent, first), id);
-            self.arena.free(self.run(id).slot);
-            self.runs -= 1;
-            self.blocks -= usize::from(self.run(id).len);
-            let (spilled, free) = (self.run(id).holder_bytes(), self.free);
-            self.holder_bytes -= spilled;
-            let run = self.run_mut(id);
-            (run.parent, run.len, run.holders) = (free, 0, SmallVec::new());
-            self.free = id;
+            run.clear(space.free);
+            space.free = id;
+            space.pages.free(&self.words, slot);
+            space.runs -= 1;
+            space.blocks -= len;
             if parent != RunId::NONE {
-                self.run_mut(parent).children -= 1;
+                self.run(parent).count_child(-1);
             }
             id = parent;
         }
+    }
+
+    /// The block hashes of a run.
+    pub(super) fn hashes(&self, id: RunId) -> impl Iterator<Item = u64> {
+        let words = self.hash_words(self.run(id).shape()).expect("no writer races another");
+        words.iter().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    #[cfg(test)]
+    pub(super) fn all_runs(&self, space: &Space) -> impl Iterator<Item = RunId> {
+        let ids = (0..(space.chunks << RUN_SHIFT) as u32).map(RunId);
+        ids.filter(|&id| self.run(id).shape().len > 0)
     }
 }

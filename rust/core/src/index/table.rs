@@ -1,15 +1,22 @@
-//! Finds a run from its parent and its first block hash: one cache line for most look-ups.
+//! Finds a run from its parent and its first block hash: one cache line for most look-ups, no lock.
 //!
 //! Open addressing with linear probing over 8-byte entries: a 32-bit tag and the run's number. The tag alone says where an
-//! entry belongs, so growth and removal touch no run. The table is cut in parts that grow alone, so that growing never
-//! holds the old and the new table in full. Tags may collide; the caller compares the run itself.
+//! entry belongs, so growth and removal touch no run. The table is cut in parts, each with its own version: a reader that
+//! meets a removal or a growth reads that part again. A part grows by a segment as large as all it had, in place, so the old
+//! and the new table are never held together. Tags may collide; the caller compares the run itself.
 
-use super::radix::RunId;
+use std::sync::OnceLock;
+
+use super::run::RunId;
+use super::seq::Seq;
 use crate::key::combine;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 const PARTS: usize = 64;
 const EMPTY: u64 = 0;
-const MIN_LEN: usize = 8;
+/// Entries of the first segment; the `n`th doubles the part for the `n`th time.
+const BASE: u32 = 8;
+const SEGMENTS: usize = 24;
 
 /// Where the run below `parent` that begins with `first` is to be found.
 #[derive(Debug, Clone, Copy)]
@@ -21,62 +28,121 @@ pub(super) struct Place {
 impl Place {
     #[inline]
     pub(super) fn new(parent: RunId, first: u64) -> Self {
-        let hash = combine(first, u64::from(parent.number()));
+        let hash = combine(first, u64::from(parent.0));
         Self { part: hash as usize % PARTS, tag: (hash >> 32) as u32 }
     }
 
     fn entry(self, run: RunId) -> u64 {
-        u64::from(self.tag) << 32 | u64::from(run.number() + 1)
+        u64::from(self.tag) << 32 | u64::from(run.0 + 1)
     }
 }
 
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 struct Part {
-    /// Entries, a power of two of them or none. At least one is always empty.
-    entries: Box<[u64]>,
-    used: usize,
+    seq: Seq,
+    /// Entries: 0 or a power of two from `BASE` on. At least one is always empty.
+    len: AtomicU32,
+    /// Entries in use; writers only.
+    used: AtomicU32,
+    segments: [OnceLock<Box<[AtomicU64]>>; SEGMENTS],
 }
 
+impl Part {
+    #[inline]
+    fn entry(&self, at: u32) -> &AtomicU64 {
+        let (segment, start) = if at < BASE {
+            (0, 0)
+        } else {
+            let level = (at / BASE).ilog2();
+            (level as usize + 1, BASE << level)
+        };
+        let segment = self.segments[segment].get().expect("entries below the length have their segment");
+        &segment[(at - start) as usize]
+    }
+
+    fn put(&self, entry: u64, len: u32) {
+        let mut at = (entry >> 32) as u32 & (len - 1);
+        while self.entry(at).load(Ordering::Relaxed) != EMPTY {
+            at = (at + 1) & (len - 1);
+        }
+        // Readers that find the entry find the run that it names.
+        self.entry(at).store(entry, Ordering::Release);
+    }
+
+    fn grow(&self) -> u32 {
+        let old = self.len.load(Ordering::Relaxed);
+        let (segment, added) = if old == 0 { (0, BASE) } else { ((old / BASE).ilog2() as usize + 1, old) };
+        self.segments[segment].get_or_init(|| (0..added).map(|_| AtomicU64::new(EMPTY)).collect());
+        let all: Vec<u64> = (0..old).map(|at| self.entry(at).load(Ordering::Relaxed)).collect();
+        self.seq.write(|| {
+            // Readers that see the length see its segment.
+            self.len.store(old + added, Ordering::Release);
+            for at in 0..old {
+                self.entry(at).store(EMPTY, Ordering::Relaxed);
+            }
+            for entry in all.into_iter().filter(|&entry| entry != EMPTY) {
+                self.put(entry, old + added);
+            }
+        });
+        old + added
+    }
+}
+
+/// The table. `get` may be called by anybody at any time, everything else by one writer at a time.
 #[derive(Debug)]
 pub(super) struct Table {
-    parts: Vec<Part>,
-    len: usize,
+    parts: Box<[Part]>,
+    len: AtomicU64,
 }
 
 impl Table {
     pub(super) fn new() -> Self {
-        Self { parts: vec![Part::default(); PARTS], len: 0 }
+        Self { parts: (0..PARTS).map(|_| Part::default()).collect(), len: AtomicU64::new(0) }
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.len * size_of::<u64>() + PARTS * size_of::<Part>()
+        self.len.load(Ordering::Relaxed) as usize * size_of::<u64>() + PARTS * size_of::<Part>()
     }
 
     /// The run at this place that `is_it` accepts.
     #[inline]
     pub(super) fn get(&self, place: Place, is_it: impl Fn(RunId) -> bool) -> Option<RunId> {
-        let entries = &self.parts[place.part].entries;
-        let mask = entries.len().checked_sub(1)?;
-        let mut at = place.tag as usize & mask;
+        let part = &self.parts[place.part];
         loop {
-            let entry = entries[at];
+            let version = part.seq.begin();
+            let found = Self::search(part, place, &is_it);
+            // A run that was found is the right one wherever its entry stands; only its absence must be sure.
+            if found.is_some() || part.seq.holds(version) {
+                return found;
+            }
+        }
+    }
+
+    #[inline]
+    fn search(part: &Part, place: Place, is_it: impl Fn(RunId) -> bool) -> Option<RunId> {
+        let mask = part.len.load(Ordering::Acquire).checked_sub(1)?;
+        let mut at = place.tag & mask;
+        for _ in 0..=mask {
+            let entry = part.entry(at).load(Ordering::Acquire);
             if entry == EMPTY {
                 return None;
             }
             if (entry >> 32) as u32 == place.tag {
-                let run = RunId::from_number(entry as u32 - 1);
+                let run = RunId(entry as u32 - 1);
                 if is_it(run) {
                     return Some(run);
                 }
             }
             at = (at + 1) & mask;
         }
+        None
     }
 
     /// Whether an entry fits here, the table growing by at most `spare` bytes.
     pub(super) fn has_room(&self, place: Place, spare: usize) -> bool {
-        let Part { entries, used } = &self.parts[place.part];
-        (used + 1) * 16 <= entries.len() * 15 || self.grown_by(place) <= spare
+        let part = &self.parts[place.part];
+        let (len, used) = (part.len.load(Ordering::Relaxed), part.used.load(Ordering::Relaxed));
+        (used + 1) * 16 <= len * 15 || Self::growth(len) <= spare
     }
 
     /// Whether an entry fits at any place.
@@ -84,72 +150,61 @@ impl Table {
         (0..PARTS).all(|part| self.has_room(Place { part, tag: 0 }, spare))
     }
 
-    fn grown_by(&self, place: Place) -> usize {
-        self.parts[place.part].entries.len().max(MIN_LEN) * size_of::<u64>()
+    fn growth(len: u32) -> usize {
+        if (len / BASE).checked_ilog2().is_some_and(|level| level as usize + 1 >= SEGMENTS) {
+            return usize::MAX;
+        }
+        len.max(BASE) as usize * size_of::<u64>()
     }
 
     /// Adds an entry for which there is room. Grows beyond three quarters full if that takes at most `spare` bytes.
-    pub(super) fn insert(&mut self, place: Place, run: RunId, spare: usize) {
-        let may_grow = self.grown_by(place) <= spare;
-        let part = &mut self.parts[place.part];
-        let len = part.entries.len();
-        if len == 0 || ((part.used + 1) * 4 > len * 3 && may_grow) || part.used + 1 == len {
-            let old =
-                std::mem::replace(&mut part.entries, vec![EMPTY; (2 * len).max(MIN_LEN)].into_boxed_slice());
-            for entry in old.into_iter().filter(|&entry| entry != EMPTY) {
-                part.put(entry);
-            }
-            self.len += part.entries.len() - len;
+    pub(super) fn insert(&self, place: Place, run: RunId, spare: usize) {
+        let part = &self.parts[place.part];
+        let (mut len, used) = (part.len.load(Ordering::Relaxed), part.used.load(Ordering::Relaxed));
+        if len == 0 || ((used + 1) * 4 > len * 3 && Self::growth(len) <= spare) || used + 1 == len {
+            let grown = part.grow();
+            self.len.fetch_add(u64::from(grown - len), Ordering::Relaxed);
+            len = grown;
         }
-        part.put(place.entry(run));
-        part.used += 1;
+        part.put(place.entry(run), len);
+        part.used.store(used + 1, Ordering::Relaxed);
     }
 
     /// Removes the entry of this run, if it is here.
-    pub(super) fn remove(&mut self, place: Place, run: RunId) {
-        let part = &mut self.parts[place.part];
-        let Some(mask) = part.entries.len().checked_sub(1) else {
-            return;
-        };
+    pub(super) fn remove(&self, place: Place, run: RunId) {
+        let part = &self.parts[place.part];
+        let Some(mask) = part.len.load(Ordering::Relaxed).checked_sub(1) else { return };
+        let load = |at: u32| part.entry(at).load(Ordering::Relaxed);
         let wanted = place.entry(run);
-        let mut hole = place.tag as usize & mask;
-        while part.entries[hole] != wanted {
-            if part.entries[hole] == EMPTY {
+        let mut hole = place.tag & mask;
+        while load(hole) != wanted {
+            if load(hole) == EMPTY {
                 return;
             }
             hole = (hole + 1) & mask;
         }
-        // Close the gap: move back each following entry that may stand in the hole.
-        let mut at = hole;
-        loop {
-            at = (at + 1) & mask;
-            let entry = part.entries[at];
-            if entry == EMPTY {
-                break;
+        part.seq.write(|| {
+            // Close the gap: move back each following entry that may stand in the hole.
+            let mut at = hole;
+            loop {
+                at = (at + 1) & mask;
+                let entry = load(at);
+                if entry == EMPTY {
+                    break;
+                }
+                let home = (entry >> 32) as u32 & mask;
+                if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                    part.entry(hole).store(entry, Ordering::Release);
+                    hole = at;
+                }
             }
-            let home = (entry >> 32) as usize & mask;
-            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
-                part.entries[hole] = entry;
-                hole = at;
-            }
-        }
-        part.entries[hole] = EMPTY;
-        part.used -= 1;
+            part.entry(hole).store(EMPTY, Ordering::Relaxed);
+        });
+        part.used.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Part {
-    fn put(&mut self, entry: u64) {
-        let mask = self.entries.len() - 1;
-        let mut at = (entry >> 32) as usize & mask;
-        while self.entries[at] != EMPTY {
-            at = (at + 1) & mask;
-        }
-        self.entries[at] = entry;
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::HashMap;
     use std::collections::hash_map::Entry;
@@ -161,12 +216,12 @@ mod tests {
     proptest! {
         #[test]
         fn equals_a_map(steps in proptest::collection::vec((0u32..400, any::<bool>(), any::<bool>()), 1..1500)) {
-            let mut table = Table::new();
+            let table = Table::new();
             let mut model: HashMap<u32, Place> = HashMap::new();
+            // Few tags and one part, so that chains are long and wrap around.
+            let place_of = |number: u32| Place { part: 3, tag: (number % 37).wrapping_mul(0x0100_0003) };
             for (number, remove, tight) in steps {
-                let run = RunId::from_number(number);
-                // Few tags and one part, so that chains are long and wrap around.
-                let place = Place { part: 3, tag: (number % 37).wrapping_mul(0x0100_0003) };
+                let (run, place) = (RunId(number), place_of(number));
                 if remove {
                     table.remove(place, run);
                     model.remove(&number);
@@ -182,8 +237,7 @@ mod tests {
                 prop_assert_eq!(table.get(place, |found| found == run).is_some(), model.contains_key(&number));
             }
             for number in 0..400u32 {
-                let place = Place { part: 3, tag: (number % 37).wrapping_mul(0x0100_0003) };
-                let found = table.get(place, |run| run.number() == number).is_some();
+                let found = table.get(place_of(number), |run| run == RunId(number)).is_some();
                 prop_assert_eq!(found, model.contains_key(&number));
             }
         }

@@ -46,9 +46,9 @@ fn blocks(prompt: &[u64]) -> Vec<BlockHash> {
     prompt.iter().copied().map(BlockHash).collect()
 }
 
-fn depths(index: &PrefixIndex, prompt: &[u64], views: &[ViewId]) -> Vec<u32> {
+fn depths(index: &Writer, prompt: &[u64], views: &[ViewId]) -> Vec<u32> {
     let mut matches = Matches::default();
-    index.find(blocks(prompt).into_iter(), 0, &mut matches);
+    index.index.find(blocks(prompt).into_iter(), &mut Vec::new(), 0, &mut matches);
     let listed: BTreeMap<usize, u32> = matches.holders().collect();
     for view in views {
         assert_eq!(listed.get(&view.index()).copied().unwrap_or(0), matches.depth(*view));
@@ -57,29 +57,31 @@ fn depths(index: &PrefixIndex, prompt: &[u64], views: &[ViewId]) -> Vec<u32> {
 }
 
 /// Checks what the module promises of its own structure.
-fn check(index: &PrefixIndex) {
+fn check(index: &Writer) {
     let (mut runs, mut blocks) = (0, 0);
     let mut children: HashMap<u32, u32> = HashMap::new();
     let mut held: HashMap<u16, u64> = HashMap::new();
-    let all: Vec<RunId> = index.tree.all_runs().collect();
+    let tree = &index.index.tree;
+    let all: Vec<RunId> = tree.all_runs(&index.space).collect();
     for &id in &all {
-        let run = index.tree.run(id);
+        let (run, shape) = (tree.run(id), tree.run(id).shape());
         runs += 1;
-        blocks += usize::from(run.len);
-        assert!(!run.holders.is_empty() || run.children > 0, "nobody needs {id:?}");
-        assert_eq!(index.tree.child(run.parent, index.tree.hashes(id)[0]), Some(id));
-        if run.parent != RunId::NONE {
-            *children.entry(run.parent.number()).or_default() += 1;
+        blocks += shape.len;
+        assert!(shape.holders > 0 || run.children() > 0, "nobody needs {id:?}");
+        assert_eq!(tree.child(shape.parent, tree.hashes(id).next().expect("a block")), Some(id));
+        if shape.parent != RunId::NONE {
+            *children.entry(shape.parent.0).or_default() += 1;
         }
         let mut seen = HashSet::new();
-        for holder in &run.holders {
+        run.for_each_holder(&tree.words, |holder, _, _| {
             assert!(seen.insert(holder.view), "one share for each view");
-            assert!(holder.blocks <= run.len);
+            assert!(usize::from(holder.blocks) <= shape.len);
             *held.entry(holder.view).or_default() += u64::from(holder.blocks);
-        }
+        });
+        assert_eq!(seen.len(), shape.holders);
     }
     for &id in &all {
-        assert_eq!(index.tree.run(id).children, children.get(&id.number()).copied().unwrap_or(0));
+        assert_eq!(tree.run(id).children(), children.get(&id.0).copied().unwrap_or(0));
     }
     assert_eq!((index.runs(), index.blocks()), (runs, blocks));
     for view in 0..index.views.len() as u16 {
@@ -121,7 +123,7 @@ proptest! {
 
     #[test]
     fn equals_the_plain_model(steps in proptest::collection::vec(step(), 1..80)) {
-        let mut index = PrefixIndex::new(MIN_BUDGET);
+        let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
         let mut views: Vec<ViewId> = (0..4).map(|_| index.add_view(None).expect("free")).collect();
         let mut models: Vec<Model> = (0..4).map(|_| Model::default()).collect();
         for (tick, step) in steps.into_iter().enumerate() {
@@ -155,14 +157,14 @@ proptest! {
 
     #[test]
     fn what_is_pinned_stays_and_is_counted_once(steps in proptest::collection::vec((0usize..2, prompt(), any::<bool>(), any::<prop::sample::Index>()), 1..60), capacity in 1u64..30) {
-        let mut index = PrefixIndex::new(MIN_BUDGET);
+        let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
         let views: Vec<ViewId> = (0..2).map(|_| index.add_view(Some(capacity)).expect("free")).collect();
         let mut pinned: Vec<(usize, Vec<u64>, Pin)> = Vec::new();
         for (view, prompt, release, which) in steps {
             if release && !pinned.is_empty() {
                 let (_, _, pin) = pinned.swap_remove(which.index(pinned.len()));
                 index.unpin(pin);
-            } else if let Some(pin) = index.insert_pinned(views[view], &blocks(&prompt), 0) {
+            } else if let Some(pin) = index.insert_pinned(views[view], &blocks(&prompt), &Matches::default(), 0) {
                 pinned.push((view, prompt, pin));
             }
             check(&index);
@@ -182,7 +184,7 @@ proptest! {
 
 #[test]
 fn the_budget_is_never_exceeded_and_the_newest_prompts_survive() {
-    let mut index = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
     let views: Vec<ViewId> = (0..3).map(|_| index.add_view(None).expect("free")).collect();
     let unique = |number: u64, len: u64| (0..len).map(|at| number << 20 | at).collect::<Vec<u64>>();
     // Lengths that need every size of slot, and one prompt in three shared by all views.
@@ -205,7 +207,7 @@ fn the_budget_is_never_exceeded_and_the_newest_prompts_survive() {
 
 #[test]
 fn a_prompt_larger_than_the_budget_is_stored_in_part() {
-    let mut index = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
     let view = index.add_view(None).expect("free");
     let prompt: Vec<u64> = (0..1_000_000).collect();
     for _ in 0..3 {
@@ -218,11 +220,11 @@ fn a_prompt_larger_than_the_budget_is_stored_in_part() {
 
 #[test]
 fn uses_decay_and_part_where_prompts_part() {
-    let mut index = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
     let view = index.add_view(None).expect("free");
-    let uses = |index: &PrefixIndex, prompt: &[u64], now_ms| {
+    let uses = |index: &Writer, prompt: &[u64], now_ms| {
         let mut matches = Matches::default();
-        index.find(blocks(prompt).into_iter(), now_ms, &mut matches);
+        index.index.find(blocks(prompt).into_iter(), &mut Vec::new(), now_ms, &mut matches);
         matches.segments.iter().map(|segment| (segment.end_block, segment.uses)).collect::<Vec<_>>()
     };
     index.insert(view, &blocks(&[1, 2, 3, 4]), 0);
@@ -234,7 +236,7 @@ fn uses_decay_and_part_where_prompts_part() {
 
 #[test]
 fn a_removed_view_is_gone_at_once_and_its_number_comes_back_clean() {
-    let mut index = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
     let old = index.add_view(None).expect("free");
     for number in 0..500 {
         index.insert(old, &blocks(&[number, 7, 8]), 0);
@@ -248,7 +250,11 @@ fn a_removed_view_is_gone_at_once_and_its_number_comes_back_clean() {
         index.insert(other, &blocks(&[number, 9]), 0);
     }
     check(&index);
-    assert_eq!(index.runs(), 500, "what the old view held was swept");
+    for run in index.index.tree.all_runs(&index.space) {
+        index.index.tree.run(run).for_each_holder(&index.index.tree.words, |holder, _, _| {
+            assert_eq!(usize::from(holder.view), other.index(), "what the old view held was swept");
+        });
+    }
     let again = index.add_view(None).expect("free");
     assert_eq!((again.index(), again == old), (old.index(), false));
     assert_eq!(depths(&index, &[3, 9], &[again, other]), [0, 2]);

@@ -1,0 +1,102 @@
+//! What callers of a router read without its lock: the index, whose view is whose, and how long a token is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::index::{PrefixIndex, ViewId};
+use crate::key::Prompt;
+use crate::router::{RouteRequest, RouterConfig};
+use crate::sync::{AtomicU32, Ordering};
+use crate::worker::WorkerId;
+
+/// Bytes per token of text: start, bounds, weight of a new answer; prompts too short to teach; models remembered.
+const TEXT_START: f64 = 4.0;
+const TEXT_BOUNDS: (f64, f64) = (1.5, 6.0);
+const TEXT_WEIGHT: f64 = 0.05;
+const TEXT_MIN_TOKENS: u32 = 64;
+const TEXT_MODELS: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) index: Arc<PrefixIndex>,
+    /// Worker of each view, by the view's small number; 0 for none, else its id and 1.
+    owners: Box<[AtomicU32]>,
+    bytes_per_token: RwLock<HashMap<u64, f64>>,
+}
+
+/// A request's lengths in the units of the policy.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Length {
+    pub(crate) tokens: u32,
+    pub(crate) blocks: u32,
+    pub(crate) tokens_per_block: f64,
+}
+
+impl Length {
+    pub(crate) fn of_blocks(&self, blocks: u32) -> u32 {
+        (f64::from(blocks) * self.tokens_per_block) as u32
+    }
+}
+
+/// Length of a text prompt and the model whose bytes per token it shows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TextLength {
+    pub(crate) bytes: u64,
+    pub(crate) model: u64,
+}
+
+impl TextLength {
+    /// Of a request that is text.
+    pub(crate) fn of(request: &RouteRequest<'_>) -> Option<Self> {
+        let bytes = request.prompt.units() as u64;
+        request.prompt.is_text().then_some(Self { bytes, model: request.text_model })
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(index: Arc<PrefixIndex>) -> Self {
+        let owners = (0..ViewId::COUNT).map(|_| AtomicU32::new(0)).collect();
+        Self { index, owners, bytes_per_token: RwLock::default() }
+    }
+
+    /// The worker of a view that counts.
+    #[inline]
+    pub(crate) fn owner(&self, view: usize) -> Option<WorkerId> {
+        self.owners[view].load(Ordering::Relaxed).checked_sub(1).map(WorkerId)
+    }
+
+    pub(crate) fn set_owner(&self, view: ViewId, owner: Option<WorkerId>) {
+        self.owners[view.index()].store(owner.map_or(0, |id| id.0 + 1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn length(&self, prompt: &Prompt<'_>, text_model: u64, config: &RouterConfig) -> Length {
+        let units = prompt.units();
+        let block = prompt.units_per_block(config.block_size);
+        let units_per_token = if prompt.is_text() {
+            self.bytes_per_token.read().get(&text_model).copied().unwrap_or(TEXT_START)
+        } else {
+            1.0
+        };
+        Length {
+            tokens: ((units as f64 / units_per_token) as u32).max(1),
+            blocks: (units / block) as u32,
+            tokens_per_block: block as f64 / units_per_token,
+        }
+    }
+
+    /// Learns from a prompt whose length in tokens its answer told.
+    pub(crate) fn learn(&self, text: TextLength, prompt_tokens: u32) {
+        if prompt_tokens < TEXT_MIN_TOKENS {
+            return;
+        }
+        let mut rates = self.bytes_per_token.write();
+        if rates.len() >= TEXT_MODELS && !rates.contains_key(&text.model) {
+            return;
+        }
+        let rate = rates.entry(text.model).or_insert(TEXT_START);
+        *rate += TEXT_WEIGHT * (text.bytes as f64 / f64::from(prompt_tokens) - *rate);
+        *rate = rate.clamp(TEXT_BOUNDS.0, TEXT_BOUNDS.1);
+    }
+}
