@@ -1,0 +1,146 @@
+//! The shapes of an answer: whole, or as the chunks of a stream; chat or plain completion.
+
+use serde::Serialize;
+
+use crate::driver::Delivery;
+use crate::tokens::token_text;
+
+/// Which of the two generation routes is answered.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    Chat,
+    Completion,
+}
+
+/// Tokens of a request, counted as OpenAI's API does.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Usage {
+    pub(crate) prompt_tokens: u64,
+    pub(crate) total_tokens: u64,
+    pub(crate) completion_tokens: u64,
+    pub(crate) prompt_tokens_details: PromptTokensDetails,
+}
+
+/// Where the prompt's tokens came from.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct PromptTokensDetails {
+    pub(crate) cached_tokens: u64,
+}
+
+/// An answer that is being generated: what is known from the start, and what has been delivered so far.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) kind: Kind,
+    pub(crate) id: String,
+    pub(crate) created_s: u64,
+    pub(crate) model: String,
+    /// The tokens of each choice, in order of their index.
+    pub(crate) choices: Vec<Vec<u32>>,
+    /// Choices that answer the same prompt, which is counted once.
+    pub(crate) choices_per_prompt: usize,
+    pub(crate) finish_reason: &'static str,
+    pub(crate) usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<Choice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+}
+
+#[derive(Serialize)]
+struct Choice {
+    index: usize,
+    #[serde(flatten)]
+    content: Content,
+    logprobs: (),
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Content {
+    Message { role: &'static str, content: String },
+    Delta(Delta),
+    Text(String),
+}
+
+#[derive(Serialize)]
+struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    content: String,
+}
+
+impl Answer {
+    /// Counts a delivered token.
+    pub(crate) fn count(&mut self, delivery: Delivery) {
+        self.usage.completion_tokens += 1;
+        self.usage.total_tokens = self.usage.prompt_tokens + self.usage.completion_tokens;
+        if delivery.index == 0 && delivery.sequence.is_multiple_of(self.choices_per_prompt) {
+            self.usage.prompt_tokens_details.cached_tokens += u64::from(delivery.cached_tokens);
+        }
+    }
+
+    /// The whole answer as JSON.
+    pub(crate) fn whole(&self) -> String {
+        let object = match self.kind {
+            Kind::Chat => "chat.completion",
+            Kind::Completion => "text_completion",
+        };
+        let choices = self.choices.iter().enumerate().map(|(index, tokens)| {
+            let text = tokens.iter().map(|&token| text_of(token)).collect();
+            let content = match self.kind {
+                Kind::Chat => Content::Message { role: "assistant", content: text },
+                Kind::Completion => Content::Text(text),
+            };
+            Choice { index, content, logprobs: (), finish_reason: Some(self.finish_reason) }
+        });
+        self.envelope(object, choices.collect(), Some(self.usage))
+    }
+
+    /// The chunk that opens a choice of a chat, with its role and no text.
+    pub(crate) fn role_chunk(&self, index: usize) -> String {
+        let content = Content::Delta(Delta { role: Some("assistant"), content: String::new() });
+        self.chunk(vec![Choice { index, content, logprobs: (), finish_reason: None }], None)
+    }
+
+    /// The chunk of one token.
+    pub(crate) fn token_chunk(&self, delivery: Delivery) -> String {
+        let text = text_of(self.choices[delivery.sequence][delivery.index as usize]);
+        let content = match self.kind {
+            Kind::Chat => Content::Delta(Delta { role: None, content: text }),
+            Kind::Completion => Content::Text(text),
+        };
+        let finish_reason = delivery.last.then_some(self.finish_reason);
+        self.chunk(vec![Choice { index: delivery.sequence, content, logprobs: (), finish_reason }], None)
+    }
+
+    /// The chunk with the usage and no choice.
+    pub(crate) fn usage_chunk(&self) -> String {
+        self.chunk(Vec::new(), Some(self.usage))
+    }
+
+    fn chunk(&self, choices: Vec<Choice>, usage: Option<Usage>) -> String {
+        let object = match self.kind {
+            Kind::Chat => "chat.completion.chunk",
+            Kind::Completion => "text_completion",
+        };
+        self.envelope(object, choices, usage)
+    }
+
+    fn envelope(&self, object: &'static str, choices: Vec<Choice>, usage: Option<Usage>) -> String {
+        let envelope =
+            Envelope { id: &self.id, object, created: self.created_s, model: &self.model, choices, usage };
+        serde_json::to_string(&envelope).expect("strings and numbers serialise")
+    }
+}
+
+fn text_of(token: u32) -> String {
+    token_text(token).expect("answers are made of words")
+}

@@ -1,0 +1,171 @@
+//! Runs an [`Engine`] on wall-clock time: steps last as long as the model says, times the scale, and tokens go to the
+//! request that waits for them.
+//!
+//! Steps are chained from planned end to planned end, not from the moment the timer fired, so late timers on a busy
+//! machine do not slow the modelled worker down.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep_until};
+
+use crate::engine::{Engine, SequenceId, SequenceSpec, Token};
+use crate::histogram::Histogram;
+
+/// A token on its way to the request that waits for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delivery {
+    /// Position of its sequence in [`Driver::submit`]'s list.
+    pub(crate) sequence: usize,
+    pub(crate) index: u32,
+    pub(crate) cached_tokens: u32,
+    pub(crate) last: bool,
+}
+
+/// Who waits for the tokens of a sequence.
+#[derive(Debug)]
+struct Listener {
+    sequence: usize,
+    sender: UnboundedSender<Delivery>,
+    submitted: Instant,
+}
+
+#[derive(Debug)]
+struct State {
+    engine: Engine,
+    listeners: HashMap<SequenceId, Listener>,
+    ttft: Histogram,
+}
+
+/// An engine and its clock, shared by the requests of one worker.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    state: Mutex<State>,
+    /// Told when there is something to do.
+    work: Notify,
+    open_requests: AtomicUsize,
+    time_scale: f64,
+}
+
+impl Driver {
+    pub(crate) fn new(engine: Engine, time_scale: f64) -> Self {
+        let state = State { engine, listeners: HashMap::new(), ttft: Histogram::default() };
+        Self { state: Mutex::new(state), work: Notify::new(), open_requests: AtomicUsize::new(0), time_scale }
+    }
+
+    /// Looks at the engine and at the times to first token between two of its events.
+    pub(crate) fn inspect<T>(&self, look: impl FnOnce(&Engine, &Histogram) -> T) -> T {
+        let state = self.state.lock();
+        look(&state.engine, &state.ttft)
+    }
+
+    /// Requests that have not been answered to their end.
+    pub(crate) fn open_requests(&self) -> usize {
+        self.open_requests.load(Ordering::Relaxed)
+    }
+
+    /// Empties the cache of what no running sequence holds; true if nothing is left.
+    pub(crate) fn clear_cache(&self) -> bool {
+        self.state.lock().engine.clear_cache()
+    }
+
+    /// Sets all totals to 0.
+    pub(crate) fn reset_counters(&self) {
+        let mut state = self.state.lock();
+        state.engine.reset_counters();
+        state.ttft = Histogram::default();
+    }
+
+    /// Queues sequences; their tokens come through the result, which cancels them when it is dropped.
+    pub(crate) fn submit(self: &Arc<Self>, specs: Vec<SequenceSpec>) -> Generation {
+        let (sender, tokens) = unbounded_channel();
+        let submitted = Instant::now();
+        self.open_requests.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        let ids = specs.into_iter().enumerate().map(|(sequence, spec)| {
+            let id = state.engine.submit(spec);
+            state.listeners.insert(id, Listener { sequence, sender: sender.clone(), submitted });
+            id
+        });
+        let ids = ids.collect();
+        drop(state);
+        self.work.notify_one();
+        Generation { driver: Arc::clone(self), ids, tokens }
+    }
+
+    /// Steps the engine for ever.
+    pub(crate) async fn run(&self) {
+        let mut now = Instant::now();
+        let mut produced = Vec::new();
+        loop {
+            let step_s = self.state.lock().engine.start_step();
+            let Some(step_s) = step_s else {
+                self.work.notified().await;
+                now = Instant::now();
+                continue;
+            };
+            now += Duration::from_secs_f64(step_s * self.time_scale);
+            sleep_until(now).await;
+            let mut state = self.state.lock();
+            state.engine.finish_step(&mut produced);
+            for token in produced.drain(..) {
+                state.deliver(token);
+            }
+        }
+    }
+
+    fn close(&self, ids: &[SequenceId]) {
+        self.open_requests.fetch_sub(1, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        for &id in ids {
+            state.engine.cancel(id);
+            state.listeners.remove(&id);
+        }
+    }
+}
+
+impl State {
+    fn deliver(&mut self, token: Token) {
+        let listener = self.listeners.get(&token.sequence).expect("a sequence lives as long as its listener");
+        if token.index == 0 {
+            self.ttft.observe(listener.submitted.elapsed().as_secs_f64());
+        }
+        let Token { index, cached_tokens, last, .. } = token;
+        // The receiver is gone only while its drop waits for our lock, to cancel the sequence.
+        let _ = listener.sender.send(Delivery { sequence: listener.sequence, index, cached_tokens, last });
+        if last {
+            self.listeners.remove(&token.sequence);
+        }
+    }
+}
+
+/// Sequences of one request that run or wait. Dropping it, finished or not, frees what they hold.
+pub(crate) struct Generation {
+    driver: Arc<Driver>,
+    ids: Vec<SequenceId>,
+    tokens: UnboundedReceiver<Delivery>,
+}
+
+impl Generation {
+    /// The next token of any of the sequences; `None` after the last one of all.
+    pub(crate) async fn next(&mut self) -> Option<Delivery> {
+        self.tokens.recv().await
+    }
+
+    /// [`Generation::next`] for use inside a poll function.
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
+        self.tokens.poll_recv(context)
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.driver.close(&self.ids);
+    }
+}

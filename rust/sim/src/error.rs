@@ -1,0 +1,31 @@
+//! What can go wrong when a mock worker is started. Faults of a request are answered over HTTP and never end up here.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// Why a mock worker did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting is outside its range.
+    #[error("{key} = {value}: must be {allowed}")]
+    Config {
+        /// Name of the field of [`MockWorkerConfig`](crate::MockWorkerConfig).
+        key: &'static str,
+        /// The refused value.
+        value: String,
+        /// The allowed range, in words.
+        allowed: &'static str,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The configured address.
+        address: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The worker's thread or its event loop could not be created.
+    #[error("cannot start the worker's thread")]
+    Thread(#[source] io::Error),
+}
