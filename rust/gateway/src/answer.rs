@@ -1,0 +1,117 @@
+//! Answers that are made here, not by a worker: errors in OpenAI's shape, readiness, the merged model list.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+
+use crate::body::AnswerBody;
+
+/// Seconds that a client is asked to wait when all workers are busy or gone.
+pub(crate) const RETRY_AFTER_S: u16 = 1;
+
+/// A refusal of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The method cannot be forwarded.
+    Method,
+    /// The body ended early or its framing is broken.
+    BrokenBody,
+    /// The body did not arrive in time.
+    SlowBody,
+    /// The body is over the limit.
+    LargeBody { max_bytes: usize },
+    /// No worker is in rotation for this request.
+    NoWorker,
+    /// Every worker that was asked failed.
+    Failed,
+    /// The worker did not answer in time.
+    Late,
+}
+
+impl Refusal {
+    /// The answer's status.
+    pub(crate) fn status(self) -> StatusCode {
+        match self {
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::BrokenBody => StatusCode::BAD_REQUEST,
+            Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
+            Self::LargeBody { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::NoWorker => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Failed => StatusCode::BAD_GATEWAY,
+            Self::Late => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    fn message(self) -> String {
+        match self {
+            Self::Method => "This method cannot be forwarded.".into(),
+            Self::BrokenBody => "The body of the request is incomplete or malformed.".into(),
+            Self::SlowBody => "The body of the request did not arrive in time.".into(),
+            Self::LargeBody { max_bytes } => {
+                format!("The body of the request is over the limit of {max_bytes} bytes.")
+            }
+            Self::NoWorker => "No worker can take this request now.".into(),
+            Self::Failed => "The workers that were asked failed before they answered.".into(),
+            Self::Late => "The worker did not begin its answer in time.".into(),
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Method | Self::BrokenBody | Self::SlowBody | Self::LargeBody { .. } => {
+                "invalid_request_error"
+            }
+            Self::NoWorker => "service_unavailable",
+            Self::Failed | Self::Late => "upstream_error",
+        }
+    }
+
+    /// The answer: `{"error": {"message", "type", "param", "code"}}`, with `Retry-After` where trying again may help.
+    pub(crate) fn answer(self) -> Response<AnswerBody> {
+        let status = self.status();
+        let error = serde_json::json!({
+            "error": {"message": self.message(), "type": self.kind(), "param": null, "code": status.as_u16()}
+        });
+        let mut answer = json(status, Bytes::from(error.to_string()));
+        if status.is_server_error() {
+            answer.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S.into());
+        }
+        answer
+    }
+}
+
+/// A JSON document.
+pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<AnswerBody> {
+    let mut answer = Response::new(body.into());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
+/// A health check's answer: 200 when `ready`, else 503, both empty as vLLM's.
+pub(crate) fn health(ready: bool) -> Response<AnswerBody> {
+    let mut answer = Response::new(Bytes::new().into());
+    if !ready {
+        *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_openai_shaped_and_shedding_says_when_to_return() {
+        for (refusal, retry) in
+            [(Refusal::LargeBody { max_bytes: 7 }, false), (Refusal::NoWorker, true), (Refusal::Failed, true)]
+        {
+            let answer = refusal.answer();
+            assert_eq!(answer.headers().contains_key(RETRY_AFTER), retry, "{refusal:?}");
+            let AnswerBody::Own(Some(body)) = answer.into_body() else { panic!("no body") };
+            let document: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert!(document["error"]["message"].is_string());
+            assert_eq!(document["error"]["code"], refusal.status().as_u16());
+        }
+    }
+}

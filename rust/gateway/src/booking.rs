@@ -1,0 +1,70 @@
+//! A request's place in the books: opened by a decision, closed exactly once, whatever happens.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use trunkline_core::{Decision, Millis, Usage};
+
+use crate::fleet::Worker;
+use crate::server::Shared;
+
+/// A booked request. Dropping it completes it: a client that leaves, a panic and a fault all end here.
+pub(crate) struct Booking {
+    shared: Arc<Shared>,
+    pub(crate) worker: Arc<Worker>,
+    decision: Decision,
+    open: bool,
+    waits_for_first_token: bool,
+}
+
+impl fmt::Debug for Booking {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Booking")
+            .field("decision", &self.decision)
+            .field("open", &self.open)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Booking {
+    /// Takes over what `decision` booked on `worker`.
+    pub(crate) fn new(shared: Arc<Shared>, worker: Arc<Worker>, decision: Decision) -> Self {
+        worker.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self { shared, worker, decision, open: true, waits_for_first_token: true }
+    }
+
+    /// The first token arrived; `since` is when the request did, or `None` if that says nothing about the worker's speed.
+    pub(crate) fn first_token(&mut self, since: Option<Instant>) {
+        if std::mem::take(&mut self.waits_for_first_token) {
+            self.shared.fleet.router.first_token(self.decision.id, self.now());
+            if let Some(since) = since {
+                self.shared.metrics.first_token(since.elapsed());
+            }
+        }
+    }
+
+    /// The request is over.
+    pub(crate) fn complete(mut self, usage: Option<Usage>) {
+        self.close(usage);
+    }
+
+    fn close(&mut self, usage: Option<Usage>) {
+        if std::mem::take(&mut self.open) {
+            self.shared.fleet.router.complete(self.decision.id, usage, self.now());
+            self.worker.in_flight.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn now(&self) -> Millis {
+        self.shared.now()
+    }
+}
+
+impl Drop for Booking {
+    fn drop(&mut self) {
+        self.close(None);
+    }
+}

@@ -1,0 +1,108 @@
+//! Settings of a gateway and their ranges.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// Settings of a [`Gateway`](crate::Gateway). Every default is what a fleet of GPU workers wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayConfig {
+    /// Where clients connect. Port 0 takes a free port. Default 127.0.0.1:8080.
+    pub listen: SocketAddr,
+    /// Where `/metrics`, `/livez`, `/readyz` and `/admin` are served; `None` serves none of them. Default 127.0.0.1:8081:
+    /// the admin API changes the fleet, so it is on loopback until somebody decides otherwise.
+    pub admin_listen: Option<SocketAddr>,
+    /// Threads that carry requests, 0 to 256; 0 takes one per core. Default 0.
+    pub threads: usize,
+    /// Largest request body in bytes, 1 KiB to 4 GiB; more is answered with 413. Default 64 MiB: a prompt with a few images.
+    pub max_body_bytes: usize,
+    /// Longest wait for a connection to a worker, 1 ms to 60 s. Default 2 s: workers are near, and another one can serve.
+    pub connect_timeout: Duration,
+    /// Longest wait for the head of a worker's answer, at least 1 ms; then another worker is asked. Default `None`: a long
+    /// prompt in a long queue is not a fault.
+    pub first_byte_timeout: Option<Duration>,
+    /// Time between two health probes of a worker, 20 ms to 60 s. Default 1 s.
+    pub probe_interval: Duration,
+    /// Whether answers carry `x-trunkline-worker` and `x-trunkline-decision`. Default true.
+    pub annotate: bool,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            admin_listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8081))),
+            threads: 0,
+            max_body_bytes: 64 << 20,
+            connect_timeout: Duration::from_secs(2),
+            first_byte_timeout: None,
+            probe_interval: Duration::from_secs(1),
+            annotate: true,
+        }
+    }
+}
+
+impl GatewayConfig {
+    /// Refuses values outside their range.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let refuse = |key, value: String, allowed| Err(Error::Config { key, value, allowed });
+        if self.threads > 256 {
+            return refuse("threads", self.threads.to_string(), "0 to 256");
+        }
+        if !(1 << 10..=4 << 30).contains(&self.max_body_bytes) {
+            return refuse("max_body_bytes", self.max_body_bytes.to_string(), "1 KiB to 4 GiB");
+        }
+        let minute = Duration::from_secs(60);
+        if !(Duration::from_millis(1)..=minute).contains(&self.connect_timeout) {
+            return refuse("connect_timeout", format!("{:?}", self.connect_timeout), "1 ms to 60 s");
+        }
+        if self.first_byte_timeout.is_some_and(|timeout| timeout < Duration::from_millis(1)) {
+            return refuse(
+                "first_byte_timeout",
+                format!("{:?}", self.first_byte_timeout),
+                "at least 1 ms, or none",
+            );
+        }
+        if !(Duration::from_millis(20)..=minute).contains(&self.probe_interval) {
+            return refuse("probe_interval", format!("{:?}", self.probe_interval), "20 ms to 60 s");
+        }
+        Ok(())
+    }
+
+    /// Threads to start: the setting, or one per core.
+    pub(crate) fn thread_count(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_within_their_ranges() {
+        GatewayConfig::default().check().unwrap();
+    }
+
+    #[test]
+    fn names_the_setting_that_is_out_of_range() {
+        let base = GatewayConfig::default;
+        let cases = [
+            ("threads", GatewayConfig { threads: 257, ..base() }),
+            ("max_body_bytes", GatewayConfig { max_body_bytes: 0, ..base() }),
+            ("connect_timeout", GatewayConfig { connect_timeout: Duration::ZERO, ..base() }),
+            ("first_byte_timeout", GatewayConfig { first_byte_timeout: Some(Duration::ZERO), ..base() }),
+            ("probe_interval", GatewayConfig { probe_interval: Duration::from_secs(61), ..base() }),
+        ];
+        for (wanted, config) in cases {
+            match config.check() {
+                Err(Error::Config { key, .. }) => assert_eq!(key, wanted),
+                other => panic!("{wanted}: {other:?}"),
+            }
+        }
+    }
+}

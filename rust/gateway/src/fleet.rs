@@ -1,0 +1,375 @@
+//! The workers: who they are, what they serve, how they are. One truth for all threads.
+//!
+//! Requests read an immutable [`Snapshot`] without locking; changes (a worker added, a model list that differs) build a new
+//! one. The router knows workers by [`WorkerId`], which is also their place in the snapshot.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use smallvec::SmallVec;
+use trunkline_core::{Millis, Router, WorkerId, WorkerSpec};
+
+use crate::backoff::Backoff;
+use crate::endpoint::Endpoint;
+use crate::error::Error;
+use crate::health::Health;
+use crate::metrics::RequestTable;
+use crate::upstream::Pool;
+
+/// Ids of a few workers.
+pub(crate) type Ids = SmallVec<[WorkerId; 8]>;
+
+/// One model in a worker's list, as the worker wrote it.
+#[derive(Debug, Clone)]
+pub(crate) struct Model {
+    pub(crate) id: String,
+    pub(crate) entry: Box<RawValue>,
+}
+
+/// A worker and all that we keep about it.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) id: WorkerId,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) pool: Pool,
+    pub(crate) health: Health,
+    pub(crate) requests: RequestTable,
+    /// Requests booked here and not finished, as this gateway counts them.
+    pub(crate) in_flight: AtomicU32,
+    pub(crate) draining: AtomicBool,
+    backoff: Backoff,
+    /// What it serves; `None` while nobody could ask it.
+    models: ArcSwapOption<Vec<Model>>,
+}
+
+impl Worker {
+    /// Whether it may get new requests.
+    pub(crate) fn is_live(&self) -> bool {
+        self.health.is_up() && !self.draining.load(Ordering::Relaxed)
+    }
+
+    /// It answered, so it is neither busy nor failing.
+    pub(crate) fn answered(&self) {
+        self.backoff.succeeded();
+        self.health.connected();
+    }
+}
+
+/// All workers at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    /// Ascending by id.
+    pub(crate) workers: Vec<Arc<Worker>>,
+    by_id: Vec<Option<Arc<Worker>>>,
+    /// Models that some worker does not serve, and who does.
+    restricted: HashMap<String, Vec<WorkerId>>,
+    /// The merged answer to `GET /v1/models`; `None` while no worker could be asked.
+    pub(crate) model_list: Option<Bytes>,
+}
+
+impl Snapshot {
+    fn new(workers: Vec<Arc<Worker>>) -> Self {
+        let mut by_id = vec![None; workers.last().map_or(0, |last| last.id.0 as usize + 1)];
+        let mut first_entries: Vec<Model> = Vec::new();
+        let mut servers: HashMap<String, Vec<WorkerId>> = HashMap::new();
+        let (mut unknown, mut known) = (Vec::new(), 0);
+        for worker in &workers {
+            by_id[worker.id.0 as usize] = Some(Arc::clone(worker));
+            let Some(models) = worker.models.load_full() else {
+                unknown.push(worker.id);
+                continue;
+            };
+            known += 1;
+            for model in models.iter() {
+                let serving = servers.entry(model.id.clone()).or_default();
+                if serving.is_empty() {
+                    first_entries.push(model.clone());
+                }
+                if serving.last() != Some(&worker.id) {
+                    serving.push(worker.id);
+                }
+            }
+        }
+        servers.retain(|_, serving| serving.len() < known);
+        for serving in servers.values_mut() {
+            // Who could not be asked yet may well serve it.
+            serving.extend(&unknown);
+            serving.sort_unstable();
+        }
+        let model_list = (known > 0).then(|| {
+            let entries: Vec<&str> = first_entries.iter().map(|model| model.entry.get()).collect();
+            Bytes::from(format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(",")))
+        });
+        Self { workers, by_id, restricted: servers, model_list }
+    }
+
+    /// The worker with this id.
+    pub(crate) fn get(&self, id: WorkerId) -> Option<&Arc<Worker>> {
+        self.by_id.get(id.0 as usize)?.as_ref()
+    }
+
+    /// Who serves `model`; `None` means anybody, which is also right when nobody lists it: a worker's own refusal names it.
+    pub(crate) fn eligible(&self, model: Option<&str>) -> Option<&[WorkerId]> {
+        self.restricted.get(model?).map(Vec::as_slice)
+    }
+
+    fn named(&self, url: &str) -> Option<&Arc<Worker>> {
+        self.workers.iter().find(|worker| worker.endpoint.url == url)
+    }
+}
+
+/// The fleet of one gateway.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    pub(crate) router: Arc<Router>,
+    snapshot: ArcSwap<Snapshot>,
+    /// Held while a new snapshot is made.
+    change: Mutex<()>,
+    threads: usize,
+    /// When the last of all pauses ends: lets requests skip the search for paused workers.
+    paused_until_ms: AtomicU64,
+    turn: AtomicUsize,
+}
+
+impl Fleet {
+    /// An empty fleet for a gateway of so many threads.
+    pub(crate) fn new(router: Arc<Router>, threads: usize) -> Self {
+        Self {
+            router,
+            snapshot: ArcSwap::default(),
+            change: Mutex::default(),
+            threads,
+            paused_until_ms: AtomicU64::new(0),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    /// The workers now. Lock-free.
+    pub(crate) fn snapshot(&self) -> Guard<Arc<Snapshot>> {
+        self.snapshot.load()
+    }
+
+    /// The workers once the change under way, if any, is made.
+    pub(crate) fn settled(&self) -> Guard<Arc<Snapshot>> {
+        drop(self.change.lock());
+        self.snapshot.load()
+    }
+
+    /// Whether any worker may get a new request.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.snapshot().workers.iter().any(|worker| worker.is_live())
+    }
+
+    /// Adds a worker that may be used at once. The caller starts its probes.
+    pub(crate) fn add(&self, url: &str) -> Result<Arc<Worker>, Error> {
+        let endpoint = Endpoint::parse(url)?;
+        let _guard = self.change.lock();
+        let id = self.router.add_worker(WorkerSpec::new(&endpoint.url))?;
+        let worker = Arc::new(Worker {
+            id,
+            endpoint,
+            pool: Pool::new(self.threads),
+            health: Health::default(),
+            requests: RequestTable::default(),
+            in_flight: AtomicU32::new(0),
+            draining: AtomicBool::new(false),
+            backoff: Backoff::default(),
+            models: ArcSwapOption::empty(),
+        });
+        let mut workers = self.snapshot().workers.clone();
+        workers.push(Arc::clone(&worker));
+        workers.sort_by_key(|worker| worker.id);
+        self.snapshot.store(Arc::new(Snapshot::new(workers)));
+        Ok(worker)
+    }
+
+    /// Removes a worker; what runs there finishes.
+    pub(crate) fn remove(&self, url: &str) -> Result<(), Error> {
+        let _guard = self.change.lock();
+        let worker = self.find(url)?;
+        self.router.remove_worker(worker.id)?;
+        worker.health.retire();
+        let workers = self.snapshot().workers.iter().filter(|other| other.id != worker.id).cloned().collect();
+        self.snapshot.store(Arc::new(Snapshot::new(workers)));
+        worker.pool.clear();
+        Ok(())
+    }
+
+    /// Starts draining a worker: nothing new, what runs there finishes.
+    pub(crate) fn drain(&self, url: &str) -> Result<(), Error> {
+        let worker = self.find(url)?;
+        self.router.drain_worker(worker.id, true)?;
+        worker.draining.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The worker of this URL, in any spelling of it.
+    pub(crate) fn find(&self, url: &str) -> Result<Arc<Worker>, Error> {
+        let unknown = || Error::UnknownWorker { url: url.to_owned() };
+        let name = Endpoint::parse(url).map_err(|_| unknown())?.url;
+        self.snapshot().named(&name).cloned().ok_or_else(unknown)
+    }
+
+    /// Notes what a worker serves. A new snapshot is made only if that differs from what was known.
+    pub(crate) fn set_models(&self, worker: &Worker, models: Vec<Model>) {
+        let same = worker.models.load().as_ref().is_some_and(|known| {
+            known.len() == models.len()
+                && known.iter().zip(&models).all(|(a, b)| a.entry.get() == b.entry.get())
+        });
+        if same {
+            return;
+        }
+        let _guard = self.change.lock();
+        worker.models.store(Some(Arc::new(models)));
+        let workers = self.snapshot().workers.clone();
+        self.snapshot.store(Arc::new(Snapshot::new(workers)));
+    }
+
+    /// `worker` said that it is busy.
+    pub(crate) fn busy(&self, worker: &Worker, now: Millis, retry_after: Option<Duration>) {
+        self.paused_until_ms.fetch_max(worker.backoff.busy(now, retry_after).0, Ordering::Relaxed);
+    }
+
+    /// `worker` failed with a server error.
+    pub(crate) fn failed(&self, worker: &Worker, now: Millis) {
+        self.paused_until_ms.fetch_max(worker.backoff.failed(now).0, Ordering::Relaxed);
+    }
+
+    /// Workers that should be left alone now. Cost: one load, or O(workers) while there is any.
+    pub(crate) fn paused(&self, snapshot: &Snapshot, now: Millis) -> Ids {
+        if now.0 >= self.paused_until_ms.load(Ordering::Relaxed) {
+            return Ids::new();
+        }
+        snapshot
+            .workers
+            .iter()
+            .filter(|worker| worker.backoff.is_paused(now))
+            .map(|worker| worker.id)
+            .collect()
+    }
+
+    /// The live worker with the fewest requests in flight, in turn among equals; for requests without a prompt.
+    pub(crate) fn lightest(
+        &self,
+        snapshot: &Snapshot,
+        eligible: Option<&[WorkerId]>,
+        exclude: &[WorkerId],
+    ) -> Option<WorkerId> {
+        let count = snapshot.workers.len().max(1);
+        let start = self.turn.fetch_add(1, Ordering::Relaxed) % count;
+        (snapshot.workers.iter().cycle().skip(start).take(snapshot.workers.len()))
+            .filter(|worker| worker.is_live() && !exclude.contains(&worker.id))
+            .filter(|worker| eligible.is_none_or(|eligible| eligible.contains(&worker.id)))
+            .min_by_key(|worker| worker.in_flight.load(Ordering::Relaxed))
+            .map(|worker| worker.id)
+    }
+
+    /// Takes a worker out of rotation.
+    pub(crate) fn take_out(&self, worker: &Worker) {
+        worker.health.change(false, || self.tell(worker, false));
+    }
+
+    /// Puts a worker back into rotation. If it was seen to refuse connections, it restarted, and its cache is lost.
+    pub(crate) fn bring_back(&self, worker: &Worker) {
+        if worker.health.take_cache_lost() {
+            // An error means that it was removed meanwhile.
+            let _ = self.router.reset_worker(worker.id);
+        }
+        worker.health.change(true, || self.tell(worker, true));
+    }
+
+    fn tell(&self, worker: &Worker, healthy: bool) {
+        // An error means that it was removed meanwhile; its id is never given to a worker of another name.
+        let _ = self.router.set_healthy(worker.id, healthy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_core::RouterConfig;
+
+    use super::*;
+
+    fn fleet(urls: &[&str]) -> Fleet {
+        let fleet = Fleet::new(Arc::new(Router::new(RouterConfig::default()).unwrap()), 1);
+        for url in urls {
+            fleet.add(url).unwrap();
+        }
+        fleet
+    }
+
+    fn models(ids: &[&str]) -> Vec<Model> {
+        let model = |id: &&str| Model {
+            id: (*id).to_owned(),
+            entry: RawValue::from_string(format!(r#"{{"id":"{id}"}}"#)).unwrap(),
+        };
+        ids.iter().map(model).collect()
+    }
+
+    #[test]
+    fn urls_are_normal_and_unique() {
+        let fleet = fleet(&["http://a:1"]);
+        assert!(matches!(
+            fleet.add("http://a:1/"),
+            Err(Error::Router(trunkline_core::Error::DuplicateWorker { .. }))
+        ));
+        assert!(fleet.find("http://a:1/").is_ok());
+        assert!(matches!(fleet.remove("http://b:1"), Err(Error::UnknownWorker { .. })));
+        fleet.remove("http://a:1").unwrap();
+        assert!(!fleet.is_ready());
+        fleet.add("http://a:1").unwrap();
+        assert!(fleet.is_ready());
+    }
+
+    #[test]
+    fn a_model_restricts_to_those_who_list_it_and_those_who_were_not_asked() {
+        let fleet = fleet(&["http://a:1", "http://b:1", "http://c:1"]);
+        let ids: Vec<_> = fleet.snapshot().workers.iter().map(|worker| worker.id).collect();
+        let set = |number: usize, names: &[&str]| {
+            let worker = Arc::clone(&fleet.snapshot().workers[number]);
+            fleet.set_models(&worker, models(names));
+        };
+        assert!(fleet.snapshot().model_list.is_none());
+        set(0, &["base", "only-a"]);
+        assert_eq!(fleet.snapshot().eligible(Some("only-a")), None, "one list says nothing about the others");
+        set(1, &["base", "only-b", "only-b"]);
+        assert_eq!(fleet.snapshot().eligible(Some("only-a")), Some([ids[0], ids[2]].as_slice()));
+        set(2, &["base"]);
+        assert_eq!(fleet.snapshot().eligible(Some("only-a")), Some([ids[0]].as_slice()));
+        assert_eq!(fleet.snapshot().eligible(Some("base")), None);
+        assert_eq!(fleet.snapshot().eligible(Some("nobody")), None);
+        assert_eq!(fleet.snapshot().eligible(None), None);
+        let list = fleet.snapshot().model_list.clone().unwrap();
+        assert_eq!(list, r#"{"object":"list","data":[{"id":"base"},{"id":"only-a"},{"id":"only-b"}]}"#);
+    }
+
+    #[test]
+    fn the_lightest_takes_turns_among_equals() {
+        let fleet = fleet(&["http://a:1", "http://b:1", "http://c:1"]);
+        let snapshot = fleet.snapshot();
+        let mut seen: Vec<_> = (0..3).map(|_| fleet.lightest(&snapshot, None, &[]).unwrap()).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, snapshot.workers.iter().map(|worker| worker.id).collect::<Vec<_>>());
+        snapshot.workers[0].in_flight.store(1, Ordering::Relaxed);
+        fleet.take_out(&snapshot.workers[1]);
+        assert_eq!(fleet.lightest(&snapshot, None, &[]), Some(snapshot.workers[2].id));
+        assert_eq!(fleet.lightest(&snapshot, None, &[snapshot.workers[2].id]), Some(snapshot.workers[0].id));
+        assert_eq!(fleet.lightest(&snapshot, Some(&[snapshot.workers[1].id]), &[]), None);
+    }
+
+    #[test]
+    fn pauses_end() {
+        let fleet = fleet(&["http://a:1", "http://b:1"]);
+        let snapshot = fleet.snapshot();
+        assert!(fleet.paused(&snapshot, Millis(0)).is_empty());
+        fleet.busy(&snapshot.workers[1], Millis(100), None);
+        assert_eq!(fleet.paused(&snapshot, Millis(100)).as_slice(), [snapshot.workers[1].id]);
+        assert!(fleet.paused(&snapshot, Millis(350)).is_empty());
+    }
+}

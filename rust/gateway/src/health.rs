@@ -1,0 +1,237 @@
+//! Whether a worker takes requests: one task per worker probes it, and requests that fail to connect add what they see.
+//!
+//! A worker is used from the moment it is added. It leaves the rotation after one failed probe (two in a row if it merely
+//! did not answer in time) or after two requests in a row that could not connect, and returns with the first good probe. A
+//! worker that refused connections has restarted when it answers again, so its cache counts as lost. A worker that goes on
+//! refusing connections answers nothing any more: requests that wait there for a first byte are sent elsewhere.
+//!
+//! Each worker's task waits for nobody else, so a probe that hangs delays only itself.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::fleet::{Fleet, Worker};
+use crate::probe::{self, Failure};
+
+/// Time between two probes of a worker that is out of rotation, unless the setting is shorter.
+const RECOVERY_INTERVAL: Duration = Duration::from_millis(500);
+/// Model lists are read with every so many probes; adapters come and go at run time, but seldom.
+const PROBES_PER_MODEL_LIST: u32 = 5;
+/// Requests that could not connect, in a row, before the worker leaves the rotation.
+const CONNECT_FAULTS: u32 = 2;
+/// How long a worker refuses connections before what waits there is given up: a worker that ends in order has closed its
+/// port as well, but answers what it has.
+const GONE_AFTER: Duration = Duration::from_secs(2);
+
+/// One worker's health. All methods may be called from any thread.
+#[derive(Debug)]
+pub(crate) struct Health {
+    up: AtomicBool,
+    /// Held while the router is told of a change, so that it hears of changes in their order.
+    changing: Mutex<()>,
+    connect_faults: AtomicU32,
+    cache_lost: AtomicBool,
+    probe_now: Notify,
+    gone: Notify,
+    retired: AtomicBool,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            up: AtomicBool::new(true),
+            changing: Mutex::default(),
+            connect_faults: AtomicU32::new(0),
+            cache_lost: AtomicBool::new(false),
+            probe_now: Notify::new(),
+            gone: Notify::new(),
+            retired: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Health {
+    pub(crate) fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    /// Sets the state; calls `tell` if that changed it.
+    pub(crate) fn change(&self, up: bool, tell: impl FnOnce()) {
+        let _guard = self.changing.lock();
+        if self.up.swap(up, Ordering::Relaxed) != up {
+            tell();
+        }
+    }
+
+    /// A request could not connect. `true` if the worker is to leave the rotation; a probe looks at it in any case.
+    pub(crate) fn connect_failed(&self, error: Option<&io::Error>) -> bool {
+        if error.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            self.cache_lost.store(true, Ordering::Relaxed);
+        }
+        self.probe_now.notify_one();
+        self.connect_faults.fetch_add(1, Ordering::Relaxed) + 1 >= CONNECT_FAULTS
+    }
+
+    /// Something looked wrong: probe soon.
+    pub(crate) fn suspect(&self) {
+        self.probe_now.notify_one();
+    }
+
+    /// A request was answered.
+    pub(crate) fn connected(&self) {
+        if self.connect_faults.load(Ordering::Relaxed) != 0 {
+            self.connect_faults.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the worker refused connections since the last call.
+    pub(crate) fn take_cache_lost(&self) -> bool {
+        self.cache_lost.swap(false, Ordering::Relaxed)
+    }
+
+    /// Ends when the worker is found to be gone for good.
+    pub(crate) async fn gone(&self) {
+        self.gone.notified().await;
+    }
+
+    /// Ends the probes.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
+        self.probe_now.notify_one();
+    }
+}
+
+/// Probes `worker` until it is removed from `fleet`.
+pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Duration) {
+    let limit = (interval * 3).max(Duration::from_secs(1));
+    let mut sick = Sickness::default();
+    let mut probes_to_list = 0;
+    let mut capacity_known = false;
+    loop {
+        let outcome =
+            timeout(limit, probe::is_healthy(&worker.endpoint)).await.unwrap_or(Err(Failure::Timeout));
+        if worker.health.retired.load(Ordering::Relaxed) {
+            return;
+        }
+        match outcome {
+            Ok(()) => {
+                sick = Sickness::default();
+                worker.health.connected();
+                if !worker.health.is_up() || worker.health.cache_lost.load(Ordering::Relaxed) {
+                    (probes_to_list, capacity_known) = (0, false);
+                }
+                fleet.bring_back(&worker);
+                if probes_to_list == 0 {
+                    probes_to_list = PROBES_PER_MODEL_LIST;
+                    if let Ok(Ok(models)) = timeout(limit, probe::models(&worker.endpoint)).await {
+                        fleet.set_models(&worker, models);
+                    }
+                }
+                probes_to_list -= 1;
+                if !capacity_known {
+                    capacity_known = true;
+                    if let Ok(Ok(Some(tokens))) =
+                        timeout(limit, probe::capacity_tokens(&worker.endpoint)).await
+                    {
+                        // An error means that it was removed meanwhile.
+                        let _ = fleet.router.set_capacity(worker.id, Some(tokens));
+                    }
+                }
+            }
+            Err(failure) => {
+                if failure == Failure::Refused {
+                    worker.health.cache_lost.store(true, Ordering::Relaxed);
+                }
+                let diagnosis = sick.diagnose(failure, Instant::now());
+                if diagnosis.is_down {
+                    fleet.take_out(&worker);
+                }
+                if diagnosis.is_gone {
+                    worker.pool.clear();
+                    worker.health.gone.notify_waiters();
+                }
+            }
+        }
+        let pause = if worker.health.is_up() { interval } else { interval.min(RECOVERY_INTERVAL) };
+        tokio::select! {
+            () = sleep(pause) => {}
+            // Many requests may see the same fault: look at once, but not for each of them.
+            () = worker.health.probe_now.notified() => sleep(pause / 10).await,
+        }
+    }
+}
+
+/// Failed probes in a row.
+#[derive(Debug, Default)]
+struct Sickness {
+    timeouts: u32,
+    refused_since: Option<Instant>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Diagnosis {
+    is_down: bool,
+    is_gone: bool,
+}
+
+impl Sickness {
+    fn diagnose(&mut self, failure: Failure, now: Instant) -> Diagnosis {
+        match failure {
+            // A busy engine may answer a probe late once.
+            Failure::Timeout => {
+                self.timeouts += 1;
+                self.refused_since = None;
+                Diagnosis { is_down: self.timeouts >= 2, is_gone: false }
+            }
+            Failure::Refused => {
+                let since = *self.refused_since.get_or_insert(now);
+                Diagnosis { is_down: true, is_gone: now - since >= GONE_AFTER }
+            }
+            Failure::Unhealthy => {
+                self.refused_since = None;
+                Diagnosis { is_down: true, is_gone: false }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_late_probe_is_forgiven_a_refused_one_is_not() {
+        let now = Instant::now();
+        let mut sick = Sickness::default();
+        assert!(!sick.diagnose(Failure::Timeout, now).is_down);
+        assert!(sick.diagnose(Failure::Timeout, now).is_down);
+        assert!(Sickness::default().diagnose(Failure::Refused, now).is_down);
+        assert!(Sickness::default().diagnose(Failure::Unhealthy, now).is_down);
+    }
+
+    #[test]
+    fn gone_only_after_refusing_for_a_while() {
+        let (now, mut sick) = (Instant::now(), Sickness::default());
+        assert!(!sick.diagnose(Failure::Refused, now).is_gone);
+        assert!(!sick.diagnose(Failure::Unhealthy, now + GONE_AFTER).is_gone);
+        assert!(!sick.diagnose(Failure::Refused, now + GONE_AFTER).is_gone, "the refusals begin anew");
+        assert!(sick.diagnose(Failure::Refused, now + 2 * GONE_AFTER).is_gone);
+    }
+
+    #[test]
+    fn two_connect_faults_in_a_row_take_a_worker_out() {
+        let health = Health::default();
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        assert!(!health.connect_failed(None));
+        health.connected();
+        assert!(!health.connect_failed(Some(&refused)));
+        assert!(health.connect_failed(None));
+        assert!(health.take_cache_lost() && !health.take_cache_lost());
+    }
+}

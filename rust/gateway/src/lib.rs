@@ -1,0 +1,59 @@
+//! The data plane of Trunkline: an HTTP gateway that sends each LLM request to the worker that already holds its prefix.
+//!
+//! [`Gateway::start`] listens, and from then on its own threads do everything: read a request, locate its prompt, ask
+//! [`trunkline_core::Router`] for a worker, pass the client's bytes on unchanged, try another worker if that one fails before
+//! its answer has begun, stream the answer back, and keep the books. There is no global state and no runtime to provide; who
+//! embeds it holds a [`Gateway`] and calls [`drain`](Gateway::drain) and [`close`](Gateway::close).
+//!
+//! | module | idea |
+//! | --- | --- |
+//! | `server` | threads, the listener, start and end |
+//! | `proxy` | one request's life |
+//! | `prompt`, `path` | what a body and a path say |
+//! | `fleet`, `endpoint` | who the workers are and what they serve |
+//! | `health`, `probe`, `backoff` | which of them get requests |
+//! | `upstream` | connections to them, and how those fail |
+//! | `booking`, `body`, `usage` | the answer on its way, and the books |
+//! | `answer`, `headers` | what we say ourselves, and what stops here |
+//! | `metrics`, `admin` | what operators see and change |
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use trunkline_core::{Router, RouterConfig};
+//! use trunkline_gateway::{Gateway, GatewayConfig};
+//!
+//! let router = Arc::new(Router::new(RouterConfig::default())?);
+//! let workers = ["http://10.0.0.1:8000".to_owned(), "http://10.0.0.2:8000".to_owned()];
+//! let gateway = Gateway::start(GatewayConfig::default(), router, &workers)?;
+//! println!("listening on {}", gateway.local_addr());
+//! gateway.drain();
+//! assert!(gateway.wait_drained(Duration::from_secs(30)));
+//! gateway.close();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod admin;
+mod answer;
+mod backoff;
+mod body;
+mod booking;
+mod config;
+mod endpoint;
+mod error;
+mod fleet;
+mod headers;
+mod health;
+mod metrics;
+mod path;
+mod probe;
+mod prompt;
+mod proxy;
+mod server;
+mod upstream;
+mod usage;
+
+pub use config::GatewayConfig;
+pub use error::Error;
+pub use server::Gateway;

@@ -1,0 +1,156 @@
+//! What we ask workers on our own account: are they well, what do they serve, how much cache have they.
+//!
+//! Each question is a GET on a connection of its own, so that it also finds out whether the worker still accepts any.
+
+use std::io;
+
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::endpoint::Endpoint;
+use crate::fleet::Model;
+
+/// Largest answer that is read: a page of metrics has some 100 KB.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+
+/// Why a probe failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Nobody listens there.
+    Refused,
+    /// It listens, but does not answer, or says that it is not well.
+    Unhealthy,
+    /// No answer in time.
+    Timeout,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::ConnectionRefused { Self::Refused } else { Self::Unhealthy }
+    }
+}
+
+/// Asks `/health`; an engine without it is asked for its models, and one without those is well if it speaks HTTP.
+pub(crate) async fn is_healthy(endpoint: &Endpoint) -> Result<(), Failure> {
+    let (mut status, _) = get(endpoint, "/health").await?;
+    if is_missing(status) {
+        (status, _) = get(endpoint, "/v1/models").await?;
+    }
+    if status.is_server_error() && !is_missing(status) { Err(Failure::Unhealthy) } else { Ok(()) }
+}
+
+fn is_missing(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED)
+}
+
+/// The worker's `/v1/models`, entry by entry.
+pub(crate) async fn models(endpoint: &Endpoint) -> Result<Vec<Model>, Failure> {
+    let (status, body) = get(endpoint, "/v1/models").await?;
+    if status != StatusCode::OK {
+        return Err(Failure::Unhealthy);
+    }
+    read_models(&body).map_err(|_| Failure::Unhealthy)
+}
+
+fn read_models(body: &[u8]) -> serde_json::Result<Vec<Model>> {
+    #[derive(Deserialize)]
+    struct List {
+        data: Vec<Box<RawValue>>,
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        id: String,
+    }
+    let list: List = serde_json::from_slice(body)?;
+    let named =
+        |entry: Box<RawValue>| Ok(Model { id: serde_json::from_str::<Named>(entry.get())?.id, entry });
+    list.data.into_iter().map(named).collect()
+}
+
+/// The size of the worker's KV cache in tokens, as vLLM's metrics tell it; `None` if they do not.
+pub(crate) async fn capacity_tokens(endpoint: &Endpoint) -> Result<Option<u64>, Failure> {
+    let (status, body) = get(endpoint, "/metrics").await?;
+    if status != StatusCode::OK {
+        return Ok(None);
+    }
+    Ok(read_capacity(&String::from_utf8_lossy(&body)))
+}
+
+/// Sums `vllm:cache_config_info` over the engines (data-parallel ranks) of one worker.
+fn read_capacity(metrics: &str) -> Option<u64> {
+    let engines = metrics.lines().filter_map(|line| line.strip_prefix("vllm:cache_config_info{"));
+    engines.filter_map(engine_capacity).reduce(u64::saturating_add).filter(|&tokens| tokens > 0)
+}
+
+fn engine_capacity(labels: &str) -> Option<u64> {
+    let label = |name: &str| -> Option<u64> {
+        let (_, rest) = labels.split_once(&format!("{name}=\""))?;
+        rest.split('"').next()?.parse().ok()
+    };
+    label("kv_cache_size_tokens").or_else(|| label("num_gpu_blocks")?.checked_mul(label("block_size")?))
+}
+
+async fn get(endpoint: &Endpoint, path: &str) -> Result<(StatusCode, Bytes), Failure> {
+    let stream = endpoint.connect().await?;
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failure::Unhealthy)?;
+    let target = path.parse().expect("our paths are valid targets");
+    let mut request = Request::new(Empty::<Bytes>::new());
+    *request.uri_mut() = endpoint.target(&target, path);
+    request.headers_mut().insert(header::HOST, endpoint.host_header.clone());
+    request.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    let exchange = async move {
+        let answer = sender.send_request(request).await.map_err(|_| Failure::Unhealthy)?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+        Ok((status, body.map_err(|_| Failure::Unhealthy)?.to_bytes()))
+    };
+    tokio::pin!(connection);
+    tokio::pin!(exchange);
+    // The connection moves the bytes of the exchange; that it ends first only means that the worker closed it.
+    tokio::select! {
+        biased;
+        result = &mut exchange => return result,
+        _ = &mut connection => {}
+    }
+    exchange.await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_vllms_cache_size() {
+        let line = r#"vllm:cache_config_info{block_size="32",cache_dtype="auto",engine="0",num_gpu_blocks="200"} 1.0"#;
+        assert_eq!(read_capacity(&format!("# HELP x\n{line}\n")), Some(6400));
+        let told =
+            r#"vllm:cache_config_info{block_size="32",kv_cache_size_tokens="7000",num_gpu_blocks="200"} 1.0"#;
+        assert_eq!(read_capacity(told), Some(7000));
+        assert_eq!(read_capacity(&format!("{line}\n{told}")), Some(13_400), "two engines");
+        for odd in [
+            "",
+            "vllm:cache_config_info{block_size=\"None\"} 1",
+            "vllm:cache_config_info{num_gpu_blocks=\"0\",block_size=\"1\"} 1",
+        ] {
+            assert_eq!(read_capacity(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn reads_model_lists() {
+        let models = read_models(br#"{"object":"list","data":[{"id":"a","x": 1.0},{"id":"b"}]}"#).unwrap();
+        assert_eq!(
+            models.iter().map(|model| (model.id.as_str(), model.entry.get())).collect::<Vec<_>>(),
+            [("a", r#"{"id":"a","x": 1.0}"#), ("b", r#"{"id":"b"}"#)]
+        );
+        for odd in ["", "[]", r#"{"data":[{}]}"#, r#"{"data":7}"#] {
+            assert!(read_models(odd.as_bytes()).is_err(), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! One request's life: read, place, send, try elsewhere if that failed, pass the answer on.
+//!
+//! A request may be sent again only before its answer has begun to reach the client, and only if that cannot do harm: any
+//! request that no worker can have acted upon, safe methods, and POSTs to paths that ask for an answer and change nothing.
+//! It never goes twice to a worker that failed it. For such POSTs the answer counts as begun with its first *body* byte:
+//! engines send the head of a stream at once and compute afterwards, so a worker that dies in between costs nobody a thing.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{self, HeaderMap, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{HeaderName, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use trunkline_core::{Prompt, Reason, RouteRequest, WorkerId};
+
+use crate::answer::{self, RETRY_AFTER_S, Refusal};
+use crate::body::{AnswerBody, Relay, RelayParts};
+use crate::booking::Booking;
+use crate::fleet::{Ids, Snapshot, Worker};
+use crate::headers;
+use crate::metrics::{BY_LOAD, CLIENT_CLOSED, Cause};
+use crate::path::{PathClass, worker_path};
+use crate::prompt::Located;
+use crate::server::Shard;
+use crate::upstream::{self, Fault, FaultKind, Lease};
+
+/// Attempts that may end in a fault: the first and two further workers.
+const MAX_FAULTS: u32 = 3;
+/// Attempts that may end in "busy".
+const MAX_BUSY: u32 = 4;
+/// Longest pause between two pieces of a request's body.
+const BODY_PAUSE: Duration = Duration::from_secs(60);
+/// Room made for a body before its bytes arrive; larger ones grow.
+const BODY_ROOM: usize = 1 << 20;
+
+/// Answers one request. Never fails: faults become answers.
+pub(crate) async fn serve(
+    shard: Arc<Shard>,
+    request: Request<Incoming>,
+) -> Result<Response<AnswerBody>, Infallible> {
+    let since = Instant::now();
+    let (parts, incoming) = request.into_parts();
+    let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let path = worker_path(target.path()).into_owned();
+    let class = PathClass::of(&path);
+    let own = |answer: Response<AnswerBody>| {
+        shard.shared.metrics.own_answers.count(class, answer.status().as_u16());
+        Ok(answer)
+    };
+    if parts.method == Method::CONNECT {
+        return own(Refusal::Method.answer());
+    }
+    if class == PathClass::Health {
+        return own(answer::health(shard.shared.is_ready()));
+    }
+    if class == PathClass::Models
+        && parts.method == Method::GET
+        && let Some(list) = shard.shared.fleet.snapshot().model_list.clone()
+    {
+        return own(answer::json(StatusCode::OK, list));
+    }
+    let body = match collect(incoming, &parts.headers, shard.shared.config.max_body_bytes).await {
+        Ok(body) => body,
+        Err(refusal) => return own(refusal.answer()),
+    };
+    let call = Call::new(shard, parts.method, target, path, class, parts.headers, body, since);
+    Ok(call.answer().await)
+}
+
+/// Reads a whole body. A body that arrives in one piece is not copied.
+async fn collect(mut incoming: Incoming, headers: &HeaderMap, max_bytes: usize) -> Result<Bytes, Refusal> {
+    let declared =
+        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
+    if declared > max_bytes {
+        return Err(Refusal::LargeBody { max_bytes });
+    }
+    let (mut only, mut all) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) =
+        tokio::time::timeout(BODY_PAUSE, incoming.frame()).await.map_err(|_| Refusal::SlowBody)?
+    {
+        let Ok(data) = frame.map_err(|_| Refusal::BrokenBody)?.into_data() else { continue };
+        if only.len() + all.len() + data.len() > max_bytes {
+            return Err(Refusal::LargeBody { max_bytes });
+        }
+        if all.is_empty() {
+            if only.is_empty() {
+                only = data;
+                continue;
+            }
+            all.reserve(declared.min(BODY_ROOM).max(only.len() + data.len()));
+            all.extend_from_slice(&std::mem::take(&mut only));
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(if all.is_empty() { only } else { all.freeze() })
+}
+
+/// A request that was read, and what has become of it.
+struct Call {
+    shard: Arc<Shard>,
+    method: Method,
+    target: PathAndQuery,
+    /// What the worker is asked for.
+    path: String,
+    class: PathClass,
+    /// End-to-end headers.
+    headers: HeaderMap,
+    body: Bytes,
+    since: Instant,
+    tenant: Option<HeaderValue>,
+    adapter: Option<HeaderValue>,
+    /// Workers that were asked.
+    tried: Ids,
+    answered: bool,
+}
+
+/// A worker, and why.
+struct Choice {
+    booking: Booking,
+    annotation: Option<HeaderValue>,
+}
+
+/// The beginning of a worker's answer.
+struct Begun {
+    parts: http::response::Parts,
+    incoming: Incoming,
+    first: Option<Bytes>,
+    lease: Lease,
+}
+
+/// What an answer means for its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// It is the answer.
+    Final,
+    /// Another worker may have room.
+    Busy,
+    /// Another worker may do better.
+    Failed,
+}
+
+impl Call {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a request has these parts, and this is the one place that joins them"
+    )]
+    fn new(
+        shard: Arc<Shard>,
+        method: Method,
+        target: PathAndQuery,
+        path: String,
+        class: PathClass,
+        mut headers: HeaderMap,
+        body: Bytes,
+        since: Instant,
+    ) -> Self {
+        let has_body = !body.is_empty()
+            || headers.contains_key(header::CONTENT_LENGTH)
+            || headers.contains_key(header::TRANSFER_ENCODING);
+        headers::strip_hop_by_hop(&mut headers);
+        // We have the whole body, so nobody needs to be asked whether it is welcome.
+        headers.remove(header::EXPECT);
+        if has_body {
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        }
+        let take = |name: HeaderName| headers.get(name).cloned();
+        let (tenant, adapter) = (take(headers::PREFIX_AWARE_ID), take(headers::ADAPTER));
+        Self {
+            shard,
+            method,
+            target,
+            path,
+            class,
+            headers,
+            body,
+            since,
+            tenant,
+            adapter,
+            tried: Ids::new(),
+            answered: false,
+        }
+    }
+
+    /// Whether it may be sent again although a worker may have acted upon it.
+    fn is_repeatable(&self) -> bool {
+        self.method.is_safe() || (self.method == Method::POST && self.class.is_repeatable())
+    }
+
+    /// Whether the prompt in its body places it.
+    fn is_generation(&self) -> bool {
+        self.method == Method::POST && self.class.is_generation()
+    }
+
+    /// Sends it until a worker's answer is to be passed on, or nobody is left.
+    async fn answer(mut self) -> Response<AnswerBody> {
+        let shared = Arc::clone(&self.shard.shared);
+        let (mut faults, mut busy) = (0, 0);
+        let mut last: Option<(Begun, Arc<Worker>, Option<HeaderValue>)> = None;
+        let mut refusal = Refusal::NoWorker;
+        let mut cause = None;
+        while faults < MAX_FAULTS && busy < MAX_BUSY {
+            let Some(Choice { booking, annotation }) = self.choose() else { break };
+            if let Some(cause) = cause {
+                shared.metrics.retried(cause);
+            }
+            let worker = Arc::clone(&booking.worker);
+            self.tried.push(worker.id);
+            match self.send(&worker).await {
+                Ok(begun) => {
+                    let verdict = self.judge(&begun, &worker);
+                    if verdict == Verdict::Final || !self.is_repeatable() {
+                        return self.pass_on(begun, &worker, annotation, Some(booking));
+                    }
+                    // Its books are closed here; its answer is kept in case that nobody does better.
+                    drop(booking);
+                    last = Some((begun, worker, annotation));
+                    if verdict == Verdict::Busy {
+                        busy += 1;
+                        cause = Some(Cause::Busy);
+                    } else {
+                        faults += 1;
+                        cause = Some(Cause::Error);
+                    }
+                }
+                Err(fault) => {
+                    drop(booking);
+                    self.note(&fault, &worker);
+                    refusal = if matches!(fault.kind, FaultKind::FirstByteTimeout) {
+                        Refusal::Late
+                    } else {
+                        Refusal::Failed
+                    };
+                    faults += 1;
+                    cause = Some(fault.kind.cause());
+                    if !fault.unsent && !self.is_repeatable() {
+                        break;
+                    }
+                }
+            }
+        }
+        match last {
+            Some((begun, worker, annotation)) => self.pass_on(begun, &worker, annotation, None),
+            None => {
+                self.answered = true;
+                shared.metrics.own_answers.count(self.class, refusal.status().as_u16());
+                refusal.answer()
+            }
+        }
+    }
+
+    /// Chooses a worker that was not tried and books the request there.
+    fn choose(&self) -> Option<Choice> {
+        let shared = &self.shard.shared;
+        let mut located = if self.is_generation() { Located::read(self.class, &self.body) } else { None };
+        if let (Some(located), Some(adapter)) = (&mut located, &self.adapter) {
+            located.model = adapter.to_str().ok().map(Cow::Borrowed).or(located.model.take());
+        }
+        let snapshot = shared.fleet.snapshot();
+        let eligible = snapshot.eligible(located.as_ref().and_then(|located| located.model.as_deref()));
+        let mut exclude = shared.fleet.paused(&snapshot, shared.now());
+        let is_paused = !exclude.is_empty();
+        exclude.extend_from_slice(&self.tried);
+        // Better a busy worker than none.
+        self.choose_among(&snapshot, located.as_ref(), eligible, &exclude).or_else(|| {
+            if is_paused {
+                self.choose_among(&snapshot, located.as_ref(), eligible, &self.tried)
+            } else {
+                None
+            }
+        })
+    }
+
+    fn choose_among(
+        &self,
+        snapshot: &Snapshot,
+        located: Option<&Located<'_>>,
+        eligible: Option<&[WorkerId]>,
+        exclude: &[WorkerId],
+    ) -> Option<Choice> {
+        let shared = &self.shard.shared;
+        let route = |request: &RouteRequest<'_>| shared.fleet.router.route(request, shared.now()).ok();
+        let by_prompt = located.and_then(|located| {
+            let root = located.root(self.tenant.as_ref().map(HeaderValue::as_bytes));
+            let text_model = located.model_key();
+            located.with_prompt(|prompt| {
+                route(&RouteRequest { root, eligible, exclude, text_model, ..RouteRequest::new(prompt) })
+            })
+        });
+        let (decision, reason) = match by_prompt {
+            Some(decision) => {
+                let decision = decision?;
+                (decision, Some(decision.reason))
+            }
+            None => {
+                let lightest = [shared.fleet.lightest(snapshot, eligible, exclude)?];
+                (
+                    route(&RouteRequest {
+                        eligible: Some(&lightest),
+                        ..RouteRequest::new(Prompt::Text(&[]))
+                    })?,
+                    None,
+                )
+            }
+        };
+        shared.metrics.decided(reason);
+        // A worker that was added since the snapshot was read is in a newer one by now.
+        let worker = match snapshot.get(decision.worker) {
+            Some(worker) => Arc::clone(worker),
+            None => {
+                let newer = shared.fleet.settled();
+                let Some(worker) = newer.get(decision.worker) else {
+                    shared.fleet.router.complete(decision.id, None, shared.now());
+                    return None;
+                };
+                Arc::clone(worker)
+            }
+        };
+        let annotation = shared
+            .config
+            .annotate
+            .then(|| headers::decision_value(reason.map_or(BY_LOAD, Reason::as_str), &decision));
+        Some(Choice { booking: Booking::new(Arc::clone(shared), worker, decision), annotation })
+    }
+
+    /// Sends it to `worker` and waits until its answer has begun.
+    async fn send(&self, worker: &Arc<Worker>) -> Result<Begun, Fault> {
+        // A pooled connection may be dying just now. Requests that must not be sent twice do not take that risk.
+        let attempt = self.attempt(worker, self.is_repeatable()).await;
+        match attempt {
+            Err(fault) if fault.reused => {
+                self.shard.shared.metrics.retried(Cause::Stale);
+                self.attempt(worker, false).await
+            }
+            other => other,
+        }
+    }
+
+    async fn attempt(&self, worker: &Arc<Worker>, may_reuse: bool) -> Result<Begun, Fault> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = worker.endpoint.target(&self.target, &self.path);
+        *request.headers_mut() = self.headers.clone();
+        request.headers_mut().insert(header::HOST, worker.endpoint.host_header.clone());
+        let config = &self.shard.shared.config;
+        let begun = async {
+            let exchange =
+                upstream::exchange(worker, self.shard.number, request, config.connect_timeout, may_reuse)
+                    .await?;
+            self.begin(exchange).await
+        };
+        let begun = async {
+            tokio::select! {
+                biased;
+                begun = begun => begun,
+                () = worker.health.gone() => Err(Fault::after_sending(FaultKind::Gone, false)),
+            }
+        };
+        match config.first_byte_timeout {
+            None => begun.await,
+            Some(limit) => match tokio::time::timeout(limit, begun).await {
+                Ok(begun) => begun,
+                Err(_) => Err(Fault::after_sending(FaultKind::FirstByteTimeout, false)),
+            },
+        }
+    }
+
+    /// Waits for the first byte of an answer that could still be fetched elsewhere.
+    async fn begin(&self, exchange: upstream::Exchange) -> Result<Begun, Fault> {
+        let upstream::Exchange { answer, lease, reused } = exchange;
+        let (parts, mut incoming) = answer.into_parts();
+        let mut first = None;
+        if self.is_generation() && parts.status == StatusCode::OK {
+            while first.is_none() {
+                match incoming.frame().await {
+                    Some(Ok(frame)) => first = frame.into_data().ok().filter(|data| !data.is_empty()),
+                    Some(Err(_)) => return Err(Fault::after_sending(FaultKind::Closed, reused)),
+                    None => break,
+                }
+            }
+        }
+        Ok(Begun { parts, incoming, first, lease })
+    }
+
+    /// What an answer means, and what it tells about its worker.
+    fn judge(&self, begun: &Begun, worker: &Worker) -> Verdict {
+        let (shared, status) = (&self.shard.shared, begun.parts.status);
+        match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                shared.fleet.busy(worker, shared.now(), retry_after(&begun.parts.headers));
+                Verdict::Busy
+            }
+            StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
+                shared.fleet.failed(worker, shared.now());
+                Verdict::Failed
+            }
+            // An engine that fails after the head says so in its first event.
+            StatusCode::OK
+                if begun.first.as_ref().is_some_and(|first| first.starts_with(b"data: {\"error\"")) =>
+            {
+                shared.fleet.failed(worker, shared.now());
+                Verdict::Failed
+            }
+            _ => {
+                worker.answered();
+                Verdict::Final
+            }
+        }
+    }
+
+    /// Keeps what a fault tells about its worker.
+    fn note(&self, fault: &Fault, worker: &Worker) {
+        let fleet = &self.shard.shared.fleet;
+        let source = match &fault.kind {
+            FaultKind::Connect(error) => Some(error),
+            FaultKind::ConnectTimeout => None,
+            FaultKind::Closed | FaultKind::Malformed | FaultKind::FirstByteTimeout => {
+                fleet.failed(worker, self.shard.shared.now());
+                return worker.health.suspect();
+            }
+            FaultKind::Gone => return,
+        };
+        if worker.health.connect_failed(source) {
+            fleet.take_out(worker);
+        }
+    }
+
+    /// Passes an answer on to the client.
+    fn pass_on(
+        mut self,
+        begun: Begun,
+        worker: &Worker,
+        annotation: Option<HeaderValue>,
+        booking: Option<Booking>,
+    ) -> Response<AnswerBody> {
+        self.answered = true;
+        let shared = &self.shard.shared;
+        let Begun { mut parts, incoming, first, lease } = begun;
+        worker.requests.count(self.class, parts.status.as_u16());
+        headers::strip_hop_by_hop(&mut parts.headers);
+        if let Some(annotation) = annotation {
+            parts.headers.insert(headers::WORKER, worker.endpoint.url_header.clone());
+            parts.headers.insert(headers::DECISION, annotation);
+        }
+        let is_busy = matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        if is_busy && !parts.headers.contains_key(header::RETRY_AFTER) {
+            parts.headers.insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
+        }
+        let content_type =
+            parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        let is_event_stream = content_type.starts_with(b"text/event-stream");
+        let since = (self.is_generation() && parts.status == StatusCode::OK).then_some(self.since);
+        let relay = Relay::new(
+            RelayParts { incoming, first, lease, booking, is_event_stream, since },
+            &shared.metrics,
+        );
+        Response::from_parts(parts, AnswerBody::Relay(Box::new(relay)))
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.answered {
+            let metrics = &self.shard.shared.metrics;
+            metrics.client_disconnects.inc();
+            metrics.own_answers.count(self.class, CLIENT_CLOSED);
+        }
+    }
+}
+
+/// `Retry-After` in seconds; a date is not looked at.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}

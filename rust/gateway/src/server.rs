@@ -1,0 +1,403 @@
+//! Threads, the listener, and how a gateway starts and ends.
+//!
+//! Each data thread runs its own event loop and shares nothing with the others on a request's way but the router, the fleet
+//! and counters. There is one listener: a task on the first thread accepts, and hands each connection to the thread that has
+//! the fewest open. One more thread probes the workers and serves the admin API, so that neither waits for requests.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::{Condvar, Mutex};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::{mpsc, watch};
+use trunkline_core::{Millis, Router};
+
+use crate::admin;
+use crate::config::GatewayConfig;
+use crate::error::Error;
+use crate::fleet::{Fleet, Worker};
+use crate::health;
+use crate::metrics::Metrics;
+use crate::proxy;
+use crate::upstream;
+
+/// Longest wait for the head of a client's next request, idle time included: as long as nginx keeps a connection.
+const CLIENT_IDLE: Duration = Duration::from_secs(75);
+/// Largest read buffer of a client's connection: bounds the head of a request.
+const MAX_BUFFER_BYTES: usize = 64 << 10;
+/// Connections that the kernel accepts ahead of us.
+const BACKLOG: u32 = 4096;
+/// Pause after the system had no room for one more connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time between two looks for connections to workers that were idle for too long.
+const REAP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a gateway is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Serving,
+    /// Nothing new; what runs finishes.
+    Draining,
+    /// Everything stops.
+    Closed,
+}
+
+/// What all threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: GatewayConfig,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) metrics: Metrics,
+    started: Instant,
+    phase: watch::Sender<Phase>,
+    gate: Gate,
+    /// Where probes run.
+    control: Handle,
+}
+
+impl Shared {
+    /// Time since the start.
+    pub(crate) fn now(&self) -> Millis {
+        Millis(self.started.elapsed().as_millis() as u64)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Whether new requests are welcome.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.phase() == Phase::Serving && self.fleet.is_ready()
+    }
+
+    /// Adds a worker and begins to probe it.
+    pub(crate) fn add_worker(&self, url: &str) -> Result<Arc<Worker>, Error> {
+        let worker = self.fleet.add(url)?;
+        self.control.spawn(health::watch(
+            Arc::clone(&self.fleet),
+            Arc::clone(&worker),
+            self.config.probe_interval,
+        ));
+        Ok(worker)
+    }
+}
+
+/// Counts what must end before a drain is done.
+#[derive(Debug)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct GateState {
+    is_listening: bool,
+    connections: usize,
+}
+
+impl Gate {
+    fn change(&self, change: impl FnOnce(&mut GateState)) {
+        change(&mut self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// Waits until `holds`; `false` if it did not within `timeout`.
+    fn wait(&self, timeout: Duration, holds: impl Fn(&GateState) -> bool) -> bool {
+        let mut state = self.state.lock();
+        !self.changed.wait_while_for(&mut state, |state| !holds(state), timeout).timed_out()
+    }
+}
+
+/// One data thread.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(crate) number: usize,
+    pub(crate) shared: Arc<Shared>,
+    connections: AtomicUsize,
+    inbox: mpsc::UnboundedSender<std::net::TcpStream>,
+}
+
+/// A client's connection, counted while it lives.
+struct Counted(Arc<Shard>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.shared.gate.change(|state| state.connections -= 1);
+    }
+}
+
+/// A running gateway. Dropping it closes it.
+///
+/// All methods may be called from any thread, but not from inside an async runtime: some wait.
+#[derive(Debug)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    local_addr: SocketAddr,
+    admin_addr: Option<SocketAddr>,
+}
+
+impl Gateway {
+    /// Starts to listen and to serve with the workers at `worker_urls` (`http://host[:port][/prefix]`).
+    ///
+    /// Returns as soon as clients can connect: a worker is used before its first probe. `router` may be shared with other
+    /// users; its workers are named by their URLs.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a setting or a URL out of range, [`Error::Listen`] if an address is taken, [`Error::Thread`],
+    /// [`Error::Router`] for a worker that is named twice.
+    pub fn start(config: GatewayConfig, router: Arc<Router>, worker_urls: &[String]) -> Result<Self, Error> {
+        config.check()?;
+        let thread_count = config.thread_count();
+        let control = runtime()?;
+        let runtimes = (0..thread_count).map(|_| runtime()).collect::<Result<Vec<_>, _>>()?;
+        let listener = listen(&runtimes[0], config.listen)?;
+        let admin = config.admin_listen.map(|address| listen(&control, address)).transpose()?;
+        let address = |listener: &TcpListener, asked| {
+            listener.local_addr().map_err(|source| Error::Listen { address: asked, source })
+        };
+        let local_addr = address(&listener, config.listen)?;
+        let admin_addr = admin
+            .as_ref()
+            .zip(config.admin_listen)
+            .map(|(listener, asked)| address(listener, asked))
+            .transpose()?;
+
+        let fleet = Arc::new(Fleet::new(router, thread_count));
+        let shared = Arc::new(Shared {
+            config,
+            metrics: Metrics::new(Arc::clone(&fleet)),
+            fleet,
+            started: Instant::now(),
+            phase: watch::Sender::new(Phase::Serving),
+            gate: Gate {
+                state: Mutex::new(GateState { is_listening: true, connections: 0 }),
+                changed: Condvar::new(),
+            },
+            control: control.handle().clone(),
+        });
+        for url in worker_urls {
+            shared.add_worker(url)?;
+        }
+        let (shards, inboxes): (Vec<_>, Vec<_>) = (0..thread_count)
+            .map(|number| {
+                let (inbox, arrivals) = mpsc::unbounded_channel();
+                let shard =
+                    Shard { number, shared: Arc::clone(&shared), connections: AtomicUsize::new(0), inbox };
+                (Arc::new(shard), arrivals)
+            })
+            .unzip();
+        runtimes[0].spawn(accept(listener, shards.clone()));
+
+        let mut gateway = Self { shared: Arc::clone(&shared), threads: Vec::new(), local_addr, admin_addr };
+        for ((shard, arrivals), runtime) in shards.into_iter().zip(inboxes).zip(runtimes) {
+            let name = format!("trunkline-{}", shard.number);
+            gateway.spawn(name, runtime, carry(shard, arrivals))?;
+        }
+        gateway.spawn("trunkline-control".into(), control, supervise(shared, admin))?;
+        Ok(gateway)
+    }
+
+    /// Runs `task` to its end on a new thread.
+    fn spawn(
+        &mut self,
+        name: String,
+        runtime: Runtime,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), Error> {
+        let run = move || {
+            runtime.block_on(task);
+            // Do not wait for a name that is being resolved.
+            runtime.shutdown_background();
+        };
+        let thread =
+            std::thread::Builder::new().name(name).spawn(run).map_err(|source| Error::Thread { source })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Where the admin API is served, if it is.
+    #[must_use]
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin_addr
+    }
+
+    /// Adds a worker; it may get requests at once.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for what is no worker's URL, [`Error::Router`] if it is in the fleet already.
+    pub fn add_worker(&self, url: &str) -> Result<(), Error> {
+        self.shared.add_worker(url).map(drop)
+    }
+
+    /// Removes a worker. What runs there finishes.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn remove_worker(&self, url: &str) -> Result<(), Error> {
+        self.shared.fleet.remove(url)
+    }
+
+    /// Drains a worker: it gets nothing new and finishes what it has.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn drain_worker(&self, url: &str) -> Result<(), Error> {
+        self.shared.fleet.drain(url)
+    }
+
+    /// Stops listening and reports "not ready"; running requests finish. Returns when the port is closed.
+    pub fn drain(&self) {
+        self.shared.phase.send_if_modified(|phase| {
+            let is_new = *phase == Phase::Serving;
+            *phase = (*phase).max(Phase::Draining);
+            is_new
+        });
+        // The listener's thread closes it at its next turn.
+        self.shared.gate.wait(Duration::from_secs(1), |state| !state.is_listening);
+    }
+
+    /// Waits until the last connection of a drained gateway has ended, its last byte written. `false` after `timeout`.
+    #[must_use]
+    pub fn wait_drained(&self, timeout: Duration) -> bool {
+        self.shared.gate.wait(timeout, |state| !state.is_listening && state.connections == 0)
+    }
+
+    /// Stops at once: connections are cut, threads end.
+    pub fn close(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.shared.phase.send_replace(Phase::Closed);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so on stderr; there is nobody to tell here.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn runtime() -> Result<Runtime, Error> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::Thread { source })
+}
+
+/// Listens within `runtime`. Never shares the port: a second listener fails.
+fn listen(runtime: &Runtime, address: SocketAddr) -> Result<TcpListener, Error> {
+    let _context = runtime.enter();
+    let listen = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // On Unix this only lets us follow a gateway that has just ended.
+        #[cfg(unix)]
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().map_err(|source| Error::Listen { address, source })
+}
+
+/// Resolves when the gateway reaches `phase` (or is gone).
+pub(crate) async fn reached(phase: Phase, watch: &mut watch::Receiver<Phase>) {
+    // An error means that the gateway is gone, which is past every phase.
+    let _ = watch.wait_for(|now| *now >= phase).await;
+}
+
+/// Accepts connections until the gateway drains.
+async fn accept(listener: TcpListener, shards: Vec<Arc<Shard>>) {
+    let shared = Arc::clone(&shards[0].shared);
+    let mut phase = shared.phase.subscribe();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = reached(Phase::Draining, &mut phase) => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let lightest = shards.iter().min_by_key(|shard| shard.connections.load(Ordering::Relaxed));
+                let shard = lightest.expect("a gateway has at least one thread");
+                if let Ok(stream) = stream.into_std() {
+                    shard.connections.fetch_add(1, Ordering::Relaxed);
+                    shared.gate.change(|state| state.connections += 1);
+                    // An error means that the thread has ended; the connection is closed with it.
+                    if shard.inbox.send(stream).is_err() {
+                        drop(Counted(Arc::clone(shard)));
+                    }
+                }
+            }
+            // The client left again, or the system has no room. The first passes at once, the second may last.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+    drop(listener);
+    shared.gate.change(|state| state.is_listening = false);
+}
+
+/// A data thread's main task.
+async fn carry(shard: Arc<Shard>, mut arrivals: mpsc::UnboundedReceiver<std::net::TcpStream>) {
+    let mut phase = shard.shared.phase.subscribe();
+    let mut reap = tokio::time::interval(REAP_INTERVAL);
+    loop {
+        tokio::select! {
+            Some(stream) = arrivals.recv() => {
+                tokio::spawn(converse(Counted(Arc::clone(&shard)), stream));
+            }
+            _ = reap.tick() => {
+                let now = Instant::now();
+                shard.shared.fleet.snapshot().workers.iter().for_each(|worker| worker.pool.reap(shard.number, now));
+            }
+            () = reached(Phase::Closed, &mut phase) => return,
+        }
+    }
+}
+
+/// Serves one client's connection.
+async fn converse(client: Counted, stream: std::net::TcpStream) {
+    let Ok(stream) = tokio::net::TcpStream::from_std(stream) else { return };
+    if stream.set_nodelay(true).is_err() {
+        // The client is gone already.
+        return;
+    }
+    let shard = &client.0;
+    let mut phase = shard.shared.phase.subscribe();
+    let service = service_fn(|request| proxy::serve(Arc::clone(shard), request));
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(CLIENT_IDLE).max_buf_size(MAX_BUFFER_BYTES);
+    let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        // How a connection ends is the client's business.
+        _ = &mut connection => return,
+        () = reached(Phase::Draining, &mut phase) => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
+/// The control thread's main task; probes run beside it.
+async fn supervise(shared: Arc<Shared>, admin: Option<TcpListener>) {
+    let mut phase = shared.phase.subscribe();
+    if let Some(listener) = admin {
+        tokio::spawn(admin::serve(listener, Arc::clone(&shared)));
+    }
+    reached(Phase::Closed, &mut phase).await;
+}
+
+// Idle connections to workers outlive neither their thread nor this limit.
+const _: () = assert!(upstream::IDLE_LIMIT.as_millis() > REAP_INTERVAL.as_millis());
