@@ -1,0 +1,186 @@
+//! `Gateway`: the data plane as an object with a beginning and an end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use pyo3::prelude::*;
+use trunkline_gateway as gateway;
+use trunkline_gateway::GatewayConfig;
+
+use crate::error;
+use crate::net::{address, seconds};
+use crate::router::Router;
+use crate::size;
+
+/// A router in front of workers, over HTTP. Its threads run until `close`.
+///
+/// Use it as a context manager, or close it. All methods may be called from any thread. It does not survive `fork`: start
+/// it in the process that serves.
+#[pyclass(frozen, module = "trunkline")]
+pub(crate) struct Gateway {
+    /// Empty once closed.
+    running: RwLock<Option<gateway::Gateway>>,
+    host: String,
+    port: u16,
+    admin_port: Option<u16>,
+}
+
+#[pymethods]
+impl Gateway {
+    /// Start a gateway; it accepts connections when this returns.
+    ///
+    /// router: decides. Look into it from Python (`peek`, `workers`, `stats`) as you like, but leave routing to the gateway:
+    /// the two do not read one clock.  host, port: where clients connect; port 0 takes
+    /// a free one.  admin_host, admin_port: metrics, health and fleet changes; None for none.  workers: their URLs.
+    /// threads: that carry requests, 0 for one per core.  max_body: largest request body, bytes or text like "64MiB".
+    /// connect_timeout_s: longest wait for a connection to a worker.  first_byte_timeout_s: longest wait for the head of an
+    /// answer; None waits for ever.  probe_interval_s: time between two health probes of a worker.  annotate: whether
+    /// answers carry x-trunkline-* headers.
+    ///
+    /// Raises ConfigError, DuplicateWorkerError, OSError if an address cannot be listened on.
+    #[new]
+    #[pyo3(signature = (
+        router,
+        *,
+        host = "127.0.0.1",
+        port = 8080,
+        admin_host = "127.0.0.1",
+        admin_port = Some(8081),
+        workers = Vec::new(),
+        threads = 0,
+        max_body = None,
+        connect_timeout_s = 2.0,
+        first_byte_timeout_s = None,
+        probe_interval_s = 1.0,
+        annotate = true,
+    ))]
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a list of str by value")]
+    fn new(
+        py: Python<'_>,
+        router: &Bound<'_, Router>,
+        host: &str,
+        port: u16,
+        admin_host: &str,
+        admin_port: Option<u16>,
+        workers: Vec<String>,
+        threads: usize,
+        max_body: Option<&Bound<'_, PyAny>>,
+        connect_timeout_s: f64,
+        first_byte_timeout_s: Option<f64>,
+        probe_interval_s: f64,
+        annotate: bool,
+    ) -> PyResult<Self> {
+        let defaults = GatewayConfig::default();
+        let config = GatewayConfig {
+            listen: address(py, host, port)?,
+            admin_listen: admin_port.map(|port| address(py, admin_host, port)).transpose()?,
+            threads,
+            max_body_bytes: max_body
+                .map_or(Ok(defaults.max_body_bytes), |size| size::bytes("max_body", size))?,
+            connect_timeout: seconds(py, "connect_timeout_s", connect_timeout_s)?,
+            first_byte_timeout: first_byte_timeout_s
+                .map(|value| seconds(py, "first_byte_timeout_s", value))
+                .transpose()?,
+            probe_interval: seconds(py, "probe_interval_s", probe_interval_s)?,
+            annotate,
+        };
+        let core = Arc::clone(&router.get().shared.core);
+        let running = py
+            .detach(|| gateway::Gateway::start(config, core, &workers))
+            .map_err(|refused| error::gateway(py, refused))?;
+        let (listen, admin) = (running.local_addr(), running.admin_addr());
+        Ok(Self {
+            host: listen.ip().to_string(),
+            port: listen.port(),
+            admin_port: admin.map(|address| address.port()),
+            running: RwLock::new(Some(running)),
+        })
+    }
+
+    /// The address that clients connect to.
+    #[getter]
+    fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port that clients connect to.
+    #[getter]
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The port of metrics, health and fleet changes, if there is one.
+    #[getter]
+    fn admin_port(&self) -> Option<u16> {
+        self.admin_port
+    }
+
+    /// Add a worker by its URL. Raises DuplicateWorkerError, ConfigError.
+    fn add_worker(&self, py: Python<'_>, url: &str) -> PyResult<()> {
+        self.with(py, |running| running.add_worker(url).map(drop))
+    }
+
+    /// Remove a worker by its URL; requests that run there go on. Raises UnknownWorkerError.
+    fn remove_worker(&self, py: Python<'_>, url: &str) -> PyResult<()> {
+        self.with(py, |running| running.remove_worker(url))
+    }
+
+    /// Send a worker nothing new; it finishes what it has. Raises UnknownWorkerError.
+    fn drain_worker(&self, py: Python<'_>, url: &str) -> PyResult<()> {
+        self.with(py, |running| running.drain_worker(url))
+    }
+
+    /// Accept no new connections and requests; what runs goes on. Returns at once.
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |running| {
+            running.drain();
+            Ok(())
+        })
+    }
+
+    /// Wait, without the GIL, until nothing runs or `timeout_s` is over. Returns whether nothing runs.
+    fn wait_drained(&self, py: Python<'_>, timeout_s: f64) -> PyResult<bool> {
+        let timeout: Duration = seconds(py, "timeout_s", timeout_s)?;
+        self.with(py, |running| Ok(running.wait_drained(timeout)))
+    }
+
+    /// Stop at once: cuts what still runs and joins all threads. The second time is a no-op.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.running.write().take().map(gateway::Gateway::close));
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (exc_type, exc, traceback, /))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: &Bound<'_, PyAny>,
+        exc: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) {
+        let _ = (exc_type, exc, traceback);
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Gateway(host={:?}, port={}, admin_port={:?})", self.host, self.port, self.admin_port)
+    }
+}
+
+impl Gateway {
+    /// One call of the running gateway, without the GIL. Errors: `RuntimeError` once it is closed.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&gateway::Gateway) -> Result<R, gateway::Error> + Send,
+    ) -> PyResult<R> {
+        match py.detach(|| self.running.read().as_ref().map(call)) {
+            Some(result) => result.map_err(|refused| error::gateway(py, refused)),
+            None => Err(error::closed("gateway")),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `MockWorker`: a simulated inference worker over HTTP, for demos and tests without a GPU.
+
+use parking_lot::RwLock;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use trunkline_sim as sim;
+use trunkline_sim::MockWorkerConfig;
+
+use crate::error;
+use crate::net::address;
+
+/// What a mock worker has done since it was started or reset.
+#[pyclass(frozen, get_all, module = "trunkline")]
+pub(crate) struct MockStats {
+    /// Sequences received; a request with several prompts or choices is several.
+    requests: u64,
+    /// Prompt tokens of admitted sequences.
+    prompt_tokens: u64,
+    /// Those of them that came from the prefix cache.
+    cached_tokens: u64,
+    /// Sequences whose client left before their end.
+    cancelled: u64,
+    /// Sequences that prefill or decode now.
+    running: u64,
+    /// Sequences that wait for room now.
+    waiting: u64,
+    /// Blocks evicted from the prefix cache.
+    evicted_blocks: u64,
+}
+
+#[pymethods]
+impl MockStats {
+    fn __repr__(&self) -> String {
+        format!(
+            "MockStats(requests={}, prompt_tokens={}, cached_tokens={}, running={}, waiting={})",
+            self.requests, self.prompt_tokens, self.cached_tokens, self.running, self.waiting
+        )
+    }
+}
+
+/// A simulated worker: OpenAI endpoints, a block-LRU prefix cache, vLLM's metrics. Its thread runs until `close`.
+///
+/// Use it as a context manager, or close it. All methods may be called from any thread.
+#[pyclass(frozen, module = "trunkline")]
+pub(crate) struct MockWorker {
+    /// Empty once closed.
+    running: RwLock<Option<sim::MockWorker>>,
+    url: String,
+    port: u16,
+}
+
+#[pymethods]
+impl MockWorker {
+    /// What the arguments are that nobody gives: the model of one worker of 8 GPUs.
+    #[classattr]
+    #[pyo3(name = "DEFAULTS")]
+    fn defaults(py: Python<'_>) -> PyResult<Py<PyDict>> {
+        let config = MockWorkerConfig::default();
+        let defaults = PyDict::new(py);
+        defaults.set_item("model", config.model)?;
+        defaults.set_item("block_size", config.block_size)?;
+        defaults.set_item("kv_tokens", config.kv_tokens)?;
+        defaults.set_item("prefill_tokens_per_s", config.prefill_tokens_per_s)?;
+        defaults.set_item("step_s", config.step_s)?;
+        defaults.set_item("per_sequence_s", config.per_sequence_s)?;
+        defaults.set_item("per_kv_token_s", config.per_kv_token_s)?;
+        defaults.set_item("max_sequences", config.max_sequences)?;
+        defaults.set_item("step_token_budget", config.step_token_budget)?;
+        defaults.set_item("default_output_tokens", config.default_output_tokens)?;
+        defaults.set_item("time_scale", config.time_scale)?;
+        Ok(defaults.unbind())
+    }
+
+    /// Start a mock worker; it accepts connections when this returns.
+    ///
+    /// host, port: where it listens; port 0 takes a free one.  model: the one that it serves.  block_size: tokens per
+    /// block of its cache.  kv_tokens: size of its cache.  prefill_tokens_per_s, step_s, per_sequence_s, per_kv_token_s:
+    /// speed of the modelled hardware.  max_sequences: that run at once.  step_token_budget: tokens per step.
+    /// default_output_tokens: length of an answer without a limit.  time_scale: multiplies all times, 0.1 is ten times
+    /// faster.  What is None is as in `DEFAULTS`.
+    ///
+    /// Raises ConfigError, OSError if the address cannot be listened on.
+    #[new]
+    #[pyo3(signature = (
+        *,
+        host = "127.0.0.1",
+        port = 0,
+        model = None,
+        block_size = None,
+        kv_tokens = None,
+        prefill_tokens_per_s = None,
+        step_s = None,
+        per_sequence_s = None,
+        per_kv_token_s = None,
+        max_sequences = None,
+        step_token_budget = None,
+        default_output_tokens = None,
+        time_scale = None,
+    ))]
+    fn new(
+        py: Python<'_>,
+        host: &str,
+        port: u16,
+        model: Option<String>,
+        block_size: Option<u32>,
+        kv_tokens: Option<u64>,
+        prefill_tokens_per_s: Option<f64>,
+        step_s: Option<f64>,
+        per_sequence_s: Option<f64>,
+        per_kv_token_s: Option<f64>,
+        max_sequences: Option<usize>,
+        step_token_budget: Option<u32>,
+        default_output_tokens: Option<u32>,
+        time_scale: Option<f64>,
+    ) -> PyResult<Self> {
+        let defaults = MockWorkerConfig::default();
+        let config = MockWorkerConfig {
+            listen: address(py, host, port)?,
+            model: model.unwrap_or(defaults.model),
+            block_size: block_size.unwrap_or(defaults.block_size),
+            kv_tokens: kv_tokens.unwrap_or(defaults.kv_tokens),
+            prefill_tokens_per_s: prefill_tokens_per_s.unwrap_or(defaults.prefill_tokens_per_s),
+            step_s: step_s.unwrap_or(defaults.step_s),
+            per_sequence_s: per_sequence_s.unwrap_or(defaults.per_sequence_s),
+            per_kv_token_s: per_kv_token_s.unwrap_or(defaults.per_kv_token_s),
+            max_sequences: max_sequences.unwrap_or(defaults.max_sequences),
+            step_token_budget: step_token_budget.unwrap_or(defaults.step_token_budget),
+            default_output_tokens: default_output_tokens.unwrap_or(defaults.default_output_tokens),
+            time_scale: time_scale.unwrap_or(defaults.time_scale),
+            ..defaults
+        };
+        let running = py
+            .detach(|| sim::MockWorker::start(config))
+            .map_err(|refused| error::mock_worker(py, refused))?;
+        Ok(Self {
+            url: running.url(),
+            port: running.local_addr().port(),
+            running: RwLock::new(Some(running)),
+        })
+    }
+
+    /// Its endpoint, `http://host:port`.
+    #[getter]
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The port that it listens on.
+    #[getter]
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What it has done and does now. Raises RuntimeError once it is closed.
+    fn stats(&self, py: Python<'_>) -> PyResult<MockStats> {
+        let stats = self.with(py, sim::MockWorker::stats)?;
+        Ok(MockStats {
+            requests: stats.requests,
+            prompt_tokens: stats.prompt_tokens,
+            cached_tokens: stats.cached_tokens,
+            cancelled: stats.cancelled,
+            running: stats.running,
+            waiting: stats.waiting,
+            evicted_blocks: stats.evicted_blocks,
+        })
+    }
+
+    /// Empty the prefix cache and set all counters to 0. Raises RuntimeError once it is closed.
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, sim::MockWorker::reset)
+    }
+
+    /// Stop at once, as a killed process would: open connections are cut. The second time is a no-op.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.running.write().take().map(sim::MockWorker::close));
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (exc_type, exc, traceback, /))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: &Bound<'_, PyAny>,
+        exc: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) {
+        let _ = (exc_type, exc, traceback);
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("MockWorker(url={:?})", self.url)
+    }
+}
+
+impl MockWorker {
+    /// One call of the running worker, without the GIL. Errors: `RuntimeError` once it is closed.
+    fn with<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&sim::MockWorker) -> R + Send) -> PyResult<R> {
+        py.detach(|| self.running.read().as_ref().map(call)).ok_or_else(|| error::closed("mock worker"))
+    }
+}

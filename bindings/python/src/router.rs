@@ -1,0 +1,476 @@
+//! `Router`: each method extracts, calls the core once, converts back.
+
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString, PyTuple};
+use trunkline_core as core;
+use trunkline_core::{Policy, Prompt, Root, RouteRequest, RouterConfig, Usage, WorkerId, WorkerSpec};
+
+use crate::batch::{self, MatchBatch, RouteBatch};
+use crate::clock::Clock;
+use crate::decision::{Decision, Explanation, Match};
+use crate::error;
+use crate::lease::Lease;
+use crate::names::{self, Named, Names};
+use crate::prompt::with_prompt;
+use crate::size;
+use crate::views::{Stats, WorkerView};
+
+/// What a router, its leases and its answers share.
+pub(crate) struct Shared {
+    pub(crate) core: Arc<core::Router>,
+    pub(crate) clock: Clock,
+    /// Random; marks the decisions of this router.
+    pub(crate) tag: u64,
+    names: Names,
+}
+
+impl Shared {
+    /// The name and endpoint of a worker.
+    pub(crate) fn named(&self, py: Python<'_>, id: WorkerId) -> Named {
+        self.names.get(py, &self.core, id)
+    }
+
+    /// Decides and books.
+    pub(crate) fn route(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        arguments: &Arguments,
+    ) -> PyResult<Decision> {
+        let now = self.clock.millis(arguments.now)?;
+        let decision = with_prompt(prompt, |prompt| {
+            self.core.route(&arguments.request(prompt), now).map_err(|refused| error::core(py, refused))
+        })?;
+        Ok(Decision::new(py, self, decision))
+    }
+
+    /// The number of a worker. Errors: `UnknownWorkerError`.
+    fn number(&self, py: Python<'_>, name: &str) -> PyResult<WorkerId> {
+        self.core.worker(name).ok_or_else(|| error::unknown_worker(py, name))
+    }
+
+    /// The core's decision, if it is one of ours. Errors: `ValueError`.
+    fn own<'a>(&self, decision: &'a Bound<'_, Decision>) -> PyResult<&'a core::Decision> {
+        let decision = decision.get();
+        if decision.router == self.tag { Ok(&decision.core) } else { Err(error::foreign_decision()) }
+    }
+}
+
+/// The keyword arguments of `route`, in the core's terms.
+pub(crate) struct Arguments {
+    root: Root,
+    text_model: u64,
+    eligible: Option<Vec<WorkerId>>,
+    exclude: Vec<WorkerId>,
+    now: Option<f64>,
+}
+
+impl Arguments {
+    fn new(
+        shared: &Shared,
+        model: Option<&str>,
+        salt: Option<&Bound<'_, PyAny>>,
+        eligible: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
+        now: Option<f64>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            root: root(model, salt)?,
+            text_model: model.map_or(0, text_model),
+            eligible: eligible.map(|ids| names::numbers(&shared.core, ids, "eligible")).transpose()?,
+            exclude: exclude.map_or(Ok(Vec::new()), |ids| names::numbers(&shared.core, ids, "exclude"))?,
+            now,
+        })
+    }
+
+    pub(crate) fn request<'a>(&'a self, prompt: Prompt<'a>) -> RouteRequest<'a> {
+        RouteRequest {
+            root: self.root,
+            eligible: self.eligible.as_deref(),
+            exclude: &self.exclude,
+            text_model: self.text_model,
+            ..RouteRequest::new(prompt)
+        }
+    }
+}
+
+/// What parts the cache entries of a model and salt from those of others.
+pub(crate) fn root(model: Option<&str>, salt: Option<&Bound<'_, PyAny>>) -> PyResult<Root> {
+    let mut root = Root::default();
+    if let Some(model) = model {
+        root = root.with("model", model.as_bytes());
+    }
+    let Some(salt) = salt else { return Ok(root) };
+    if let Ok(bytes) = salt.cast::<PyBytes>() {
+        return Ok(root.with("salt", bytes.as_bytes()));
+    }
+    let text = salt.cast::<PyString>().map_err(|_| error::salt_type(salt))?;
+    Ok(root.with("salt", text.to_str()?.as_bytes()))
+}
+
+fn text_model(model: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    model.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Chooses workers for prompts and keeps count of what they were given.
+///
+/// All methods may be called from any thread. A single decision keeps the GIL, batches release it.
+#[pyclass(frozen, module = "trunkline")]
+pub(crate) struct Router {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[pymethods]
+impl Router {
+    /// Make a router without workers.
+    ///
+    /// policy: kv_aware, prefix_aware, least_outstanding, round_robin or random.  block_size: tokens per block, 1..256;
+    /// text is cut into blocks of 64 bytes.  memory_budget: bytes that the index may own, or text like "64MiB"; None is 256 MiB.
+    /// seed: of the index's hashes; None takes a random one, so that nobody can aim at a collision.  placement_seed: of
+    /// homes, equal on all replicas.  replicas: routers in front of the same workers.  prefix_length and
+    /// concurrency_threshold: of policy prefix_aware.
+    ///
+    /// Raises ConfigError.
+    #[new]
+    #[pyo3(signature = (
+        *,
+        policy = "kv_aware",
+        block_size = 16,
+        memory_budget = None,
+        seed = None,
+        placement_seed = 0,
+        replicas = 1,
+        prefix_length = 4096,
+        concurrency_threshold = None,
+    ))]
+    fn new(
+        py: Python<'_>,
+        policy: &str,
+        block_size: u32,
+        memory_budget: Option<&Bound<'_, PyAny>>,
+        seed: Option<u64>,
+        placement_seed: u64,
+        replicas: u32,
+        prefix_length: u32,
+        concurrency_threshold: Option<u32>,
+    ) -> PyResult<Self> {
+        let refused = |error| error::core(py, error);
+        let policy = match Policy::parse(policy).map_err(refused)? {
+            Policy::PrefixAware { .. } => Policy::PrefixAware { prefix_length, concurrency_threshold },
+            other => other,
+        };
+        let defaults = RouterConfig::default();
+        let memory_budget = match memory_budget {
+            None => defaults.memory_budget,
+            Some(size) => size::bytes("memory_budget", size)?,
+        };
+        let config = RouterConfig {
+            policy,
+            block_size,
+            memory_budget,
+            index_seed: seed.unwrap_or_else(random),
+            placement_seed,
+            replicas,
+            ..defaults
+        };
+        let core = Arc::new(core::Router::new(config).map_err(refused)?);
+        let shared = Shared { core, clock: Clock::new(py)?, tag: random(), names: Names::default() };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Add a worker, healthy and with an empty cache.
+    ///
+    /// id: its stable name, usually its URL; replicas that use equal ids agree on homes.  url: its endpoint, handed back
+    /// in decisions.  weight: its share of the prompts that nobody holds, 1..64.  capacity_tokens: size of its KV cache.
+    ///
+    /// Raises DuplicateWorkerError, ConfigError.
+    #[pyo3(signature = (id, *, url = None, weight = 1, capacity_tokens = None))]
+    fn add_worker(
+        &self,
+        py: Python<'_>,
+        id: &Bound<'_, PyString>,
+        url: Option<Py<PyString>>,
+        weight: u32,
+        capacity_tokens: Option<u64>,
+    ) -> PyResult<()> {
+        let spec = WorkerSpec { weight, capacity_tokens, ..WorkerSpec::new(id.to_str()?) };
+        let number = self.shared.core.add_worker(spec).map_err(|refused| error::core(py, refused))?;
+        self.shared.names.set(number, Named { name: id.clone().unbind(), url });
+        Ok(())
+    }
+
+    /// Remove a worker and forget its cache. What is in flight there may still be completed.
+    ///
+    /// Raises UnknownWorkerError.
+    fn remove_worker(&self, py: Python<'_>, id: &str) -> PyResult<()> {
+        self.change(py, id, core::Router::remove_worker)
+    }
+
+    /// Send a worker nothing new; it finishes what it has. draining=False takes that back.
+    ///
+    /// Raises UnknownWorkerError.
+    #[pyo3(signature = (id, *, draining = true))]
+    fn drain_worker(&self, py: Python<'_>, id: &str, draining: bool) -> PyResult<()> {
+        self.change(py, id, |router, number| router.drain_worker(number, draining))
+    }
+
+    /// Forget a worker's cache, because it restarted or cleared it. What is in flight stays booked.
+    ///
+    /// Raises UnknownWorkerError.
+    fn reset_worker(&self, py: Python<'_>, id: &str) -> PyResult<()> {
+        self.change(py, id, core::Router::reset_worker)
+    }
+
+    /// Tell what is known of a worker; what is None stays as it is.
+    ///
+    /// capacity_tokens: size of its KV cache as the engine reports it.  healthy: whether it may take requests.
+    ///
+    /// Raises UnknownWorkerError.
+    #[pyo3(signature = (id, *, capacity_tokens = None, healthy = None))]
+    fn set_load(
+        &self,
+        py: Python<'_>,
+        id: &str,
+        capacity_tokens: Option<u64>,
+        healthy: Option<bool>,
+    ) -> PyResult<()> {
+        self.change(py, id, |router, number| {
+            capacity_tokens.map_or(Ok(()), |tokens| router.set_capacity(number, Some(tokens)))?;
+            healthy.map_or(Ok(()), |healthy| router.set_healthy(number, healthy))
+        })
+    }
+
+    /// Choose a worker for a prompt and book the request on it, in one step.
+    ///
+    /// prompt: str or bytes (text), a contiguous buffer of uint32, int32 or int64 token ids, or a sequence of int (slow).
+    /// model, salt: what makes equal prompts different cache entries.  eligible: ids of the workers that may take it; None
+    /// means all.  exclude: ids of workers that must not, such as one that failed it.  now: seconds of time.monotonic().
+    ///
+    /// Raises NoWorkerAvailableError, TokenIdError; nothing is booked then.
+    #[pyo3(signature = (prompt, *, model = None, salt = None, eligible = None, exclude = None, now = None))]
+    fn route(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        model: Option<&str>,
+        salt: Option<&Bound<'_, PyAny>>,
+        eligible: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
+        now: Option<f64>,
+    ) -> PyResult<Decision> {
+        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?;
+        self.shared.route(py, prompt, &arguments)
+    }
+
+    /// Route on entry, complete on exit: `with router.lease(prompt) as decision`, or `async with`.
+    ///
+    /// Arguments and errors are those of `route`. Complete it inside with `complete(decision, cached_tokens=...)` to report
+    /// what the engine said; the exit is a no-op then.
+    #[pyo3(signature = (prompt, *, model = None, salt = None, eligible = None, exclude = None, now = None))]
+    fn lease(
+        &self,
+        prompt: Py<PyAny>,
+        model: Option<&str>,
+        salt: Option<&Bound<'_, PyAny>>,
+        eligible: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
+        now: Option<f64>,
+    ) -> PyResult<Lease> {
+        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?;
+        Ok(Lease::new(&self.shared, prompt, arguments))
+    }
+
+    /// What `route` would choose now and how every candidate scores. Books nothing.
+    ///
+    /// Arguments and errors are those of `route`.
+    #[pyo3(signature = (prompt, *, model = None, salt = None, eligible = None, exclude = None, now = None))]
+    fn explain(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        model: Option<&str>,
+        salt: Option<&Bound<'_, PyAny>>,
+        eligible: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
+        now: Option<f64>,
+    ) -> PyResult<Explanation> {
+        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?;
+        let now = self.shared.clock.millis(arguments.now)?;
+        let explained = with_prompt(prompt, |prompt| {
+            self.shared
+                .core
+                .explain(&arguments.request(prompt), now)
+                .map_err(|refused| error::core(py, refused))
+        })?;
+        Explanation::new(py, &self.shared, explained)
+    }
+
+    /// Who holds how much of a prompt. Books nothing and chooses nobody.
+    ///
+    /// Raises TokenIdError.
+    #[pyo3(signature = (prompt, *, model = None, salt = None))]
+    fn peek(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        model: Option<&str>,
+        salt: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Match> {
+        let root = root(model, salt)?;
+        let found = with_prompt(prompt, |prompt| {
+            self.shared.core.peek(&prompt, root).map_err(|refused| error::core(py, refused))
+        })?;
+        Ok(Match::new(&self.shared, found))
+    }
+
+    /// `peek` for many prompts in one call, without the GIL.
+    ///
+    /// tokens: all prompts end to end; uint32, int32 or int64, shape (T,).  offsets: int64, shape (N + 1,); prompt i is
+    /// tokens[offsets[i]:offsets[i + 1]].  Neither may be written to meanwhile.
+    ///
+    /// Raises ValueError if offsets do not ascend, TokenIdError.
+    #[pyo3(signature = (tokens, offsets, *, model = None, salt = None))]
+    fn match_batch(
+        &self,
+        tokens: &Bound<'_, PyAny>,
+        offsets: &Bound<'_, PyAny>,
+        model: Option<&str>,
+        salt: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<MatchBatch> {
+        batch::find(&self.shared, tokens, offsets, root(model, salt)?)
+    }
+
+    /// `route` for many prompts in one call, without the GIL. Equal to as many calls of `route` in order.
+    ///
+    /// tokens, offsets: as in `match_batch`.  Raises what `route` raises and ValueError if offsets do not ascend; nothing
+    /// stays booked then.
+    #[pyo3(signature = (tokens, offsets, *, model = None, salt = None, eligible = None, exclude = None, now = None))]
+    fn route_batch(
+        &self,
+        tokens: &Bound<'_, PyAny>,
+        offsets: &Bound<'_, PyAny>,
+        model: Option<&str>,
+        salt: Option<&Bound<'_, PyAny>>,
+        eligible: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
+        now: Option<f64>,
+    ) -> PyResult<RouteBatch> {
+        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?;
+        let now = self.shared.clock.millis(arguments.now)?;
+        batch::route(&self.shared, tokens, offsets, &arguments, now)
+    }
+
+    /// Say that the first token of the answer came; releases the prompt from the worker's queue.
+    ///
+    /// Returns whether this was the first time. Raises ValueError for the decision of another router.
+    #[pyo3(signature = (decision, *, now = None))]
+    fn first_token(&self, decision: &Bound<'_, Decision>, now: Option<f64>) -> PyResult<bool> {
+        let decision = self.shared.own(decision)?;
+        Ok(self.shared.core.first_token(decision.id, self.shared.clock.millis(now)?))
+    }
+
+    /// Say that the request is over, answered or not; releases all that was booked.
+    ///
+    /// prompt_tokens, cached_tokens, completion_tokens: what the engine's `usage` said; they correct the router's beliefs.
+    /// Returns whether this was the first time. Raises ValueError for the decision of another router.
+    #[pyo3(signature = (decision, *, prompt_tokens = None, cached_tokens = None, completion_tokens = None, now = None))]
+    fn complete(
+        &self,
+        decision: &Bound<'_, Decision>,
+        prompt_tokens: Option<u32>,
+        cached_tokens: Option<u32>,
+        completion_tokens: Option<u32>,
+        now: Option<f64>,
+    ) -> PyResult<bool> {
+        let decision = self.shared.own(decision)?;
+        let known = prompt_tokens.or(cached_tokens).or(completion_tokens).is_some();
+        let usage = known.then(|| Usage {
+            prompt_tokens: prompt_tokens.unwrap_or(decision.prompt_tokens),
+            cached_tokens,
+            completion_tokens: completion_tokens.unwrap_or(0),
+        });
+        Ok(self.shared.core.complete(decision.id, usage, self.shared.clock.millis(now)?))
+    }
+
+    /// `first_token` for many decisions. decisions: uint64, shape (N,), as `RouteBatch.decision`. Returns how many were new.
+    #[pyo3(signature = (decisions, *, now = None))]
+    fn first_token_batch(
+        &self,
+        py: Python<'_>,
+        decisions: &Bound<'_, PyAny>,
+        now: Option<f64>,
+    ) -> PyResult<usize> {
+        let now = self.shared.clock.millis(now)?;
+        batch::each(py, decisions, |id| self.shared.core.first_token(id, now))
+    }
+
+    /// `complete` for many decisions. decisions: uint64, shape (N,), as `RouteBatch.decision`. Returns how many were new.
+    #[pyo3(signature = (decisions, *, now = None))]
+    fn complete_batch(
+        &self,
+        py: Python<'_>,
+        decisions: &Bound<'_, PyAny>,
+        now: Option<f64>,
+    ) -> PyResult<usize> {
+        let now = self.shared.clock.millis(now)?;
+        batch::each(py, decisions, |id| self.shared.core.complete(id, None, now))
+    }
+
+    /// Counters and sizes. Cost: O(workers).
+    fn stats(&self, py: Python<'_>) -> PyResult<Stats> {
+        Stats::new(py, &self.shared.core.stats())
+    }
+
+    /// The fleet. Cost: O(workers).
+    #[getter]
+    fn workers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let mut views = Vec::new();
+        for view in self.shared.core.workers() {
+            views.push(Py::new(py, WorkerView::new(&view, self.shared.named(py, view.id)))?);
+        }
+        PyTuple::new(py, views)
+    }
+
+    /// The name of the policy in use.
+    #[getter]
+    fn policy(&self) -> &'static str {
+        self.shared.core.config().policy.name()
+    }
+
+    fn __repr__(&self) -> String {
+        let stats = self.shared.core.stats();
+        format!(
+            "Router(policy={:?}, workers={}, in_flight={})",
+            self.policy(),
+            stats.workers,
+            stats.in_flight
+        )
+    }
+}
+
+impl Router {
+    /// One change of one worker, which is named.
+    fn change(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        change: impl FnOnce(&core::Router, WorkerId) -> Result<(), core::Error>,
+    ) -> PyResult<()> {
+        let number = self.shared.number(py, name)?;
+        // It may go between the two calls; then it is as unknown as if it had gone before.
+        change(&self.shared.core, number).map_err(|refused| match refused {
+            core::Error::UnknownWorker { .. } => error::unknown_worker(py, name),
+            other => error::core(py, other),
+        })
+    }
+}
+
+/// A number that no other process knows.
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one(0u64)
+}
