@@ -1,0 +1,58 @@
+# Everything a developer does, and the same for CI. `make help` lists it; the first use sets up .venv and builds.
+# Needs CPython >= 3.11 with venv, Rust >= 1.95 with clippy and rustfmt, and the package registries.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+
+# One environment for cargo and maturin, so that neither throws away what the other one has built.
+export PATH := $(BIN):$(PATH):$(HOME)/.cargo/bin
+export PYO3_PYTHON := $(BIN)/python
+export PYO3_BUILD_EXTENSION_MODULE := 1
+
+RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
+
+.PHONY: help demo serve-demo test lint bench-core e2e wheel build clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: build ## random against prefix-aware routing on simulated workers: a table, then exit 0
+	@trunkline demo $(DEMO_FLAGS)
+
+serve-demo: build ## the same, then keep gateway and workers running until Ctrl-C
+	@trunkline demo --keep
+
+test: build ## every check: formats, lints, types, cargo tests, pytest
+	@python tests/run.py
+
+lint: build ## formats, lints and types only
+	@python tests/run.py --lint
+
+bench-core: build ## cost of a look-up from Python on a full index
+	@trunkline bench core
+
+e2e: build ## real engines behind the gateway: minutes, gigabytes
+	@python -m pytest tests/e2e -m slow
+
+wheel: build ## the wheel, in dist/
+	@maturin build --release --out dist
+
+build: $(VENV)/built
+
+# Rebuilt when a Rust source changed; Python sources are used where they are.
+$(VENV)/built: $(VENV)/installed $(RUST_SOURCES)
+	maturin develop --release
+	@touch $@
+
+# The extra `dev` of pyproject.toml is the one place that pins tools.
+$(VENV)/installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("CPython >= 3.11 is needed: make PYTHON=...") if sys.version_info < (3, 11) else 0'
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 has no venv: apt-get install python3-venv" >&2; exit 1; }
+	python -m pip install --quiet --disable-pip-version-check $$(python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"])')
+	@touch $@
+
+clean: ## throw away what was built
+	rm -rf $(VENV) target dist .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache python/trunkline/*.so

@@ -1,0 +1,5 @@
+"""`python -m trunkline` is `trunkline`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,432 @@
+# Types of the compiled module, checked against it by mypy.stubtest. What a method means is said in its docstring.
+
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias, final
+
+from typing_extensions import Buffer
+
+__all__ = [
+    "BUILD",
+    "Candidate",
+    "ConfigError",
+    "Decision",
+    "DuplicateWorkerError",
+    "Explanation",
+    "Gateway",
+    "Lease",
+    "Match",
+    "MatchBatch",
+    "MockStats",
+    "MockWorker",
+    "NoWorkerAvailableError",
+    "PrefixIndex",
+    "RouteBatch",
+    "Router",
+    "Stats",
+    "TokenIdError",
+    "TrunklineError",
+    "UnknownWorkerError",
+    "WorkerView",
+    "__version__",
+    "_hash_blocks",
+    "_restore_decision",
+    "jump_hash",
+]
+
+class _Array(Protocol):
+    # Numpy's types know the buffer protocol from Python 3.12 on only.
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+_Buffer: TypeAlias = Buffer | _Array
+
+_Bytes: TypeAlias = bytes
+_Prompt: TypeAlias = str | bytes | _Buffer | Sequence[int]
+_Reason: TypeAlias = Literal["prefix", "session", "home", "load", "spill", "only", "baseline"]
+_Policy: TypeAlias = Literal["kv_aware", "prefix_aware", "least_outstanding", "round_robin", "random"]
+# A numpy array where numpy is installed, a memoryview elsewhere; numpy is no dependency, so its types are not named.
+_Column: TypeAlias = Any
+
+__version__: Final[str]
+BUILD: Final[str]
+
+class TrunklineError(Exception): ...
+
+class ConfigError(TrunklineError, ValueError):
+    key: str
+    value: str
+    allowed: str
+
+class UnknownWorkerError(TrunklineError, LookupError):
+    worker: str
+
+class DuplicateWorkerError(TrunklineError, ValueError):
+    worker: str
+
+class NoWorkerAvailableError(TrunklineError, RuntimeError):
+    known: int
+    live: int
+    eligible: int
+
+class TokenIdError(TrunklineError, ValueError):
+    position: int
+    value: int
+
+@final
+class Decision:
+    @property
+    def worker(self) -> str: ...
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def reason(self) -> _Reason: ...
+    @property
+    def preferred(self) -> str | None: ...
+    @property
+    def matched_tokens(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def matched_blocks(self) -> int: ...
+    @property
+    def prompt_blocks(self) -> int: ...
+    @property
+    def expected_hit(self) -> float: ...
+    @property
+    def id(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+@final
+class Match:
+    @property
+    def matched_tokens(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def prompt_blocks(self) -> int: ...
+    @property
+    def workers(self) -> dict[str, int]: ...
+
+@final
+class Candidate:
+    @property
+    def worker(self) -> str: ...
+    @property
+    def matched_tokens(self) -> int: ...
+    @property
+    def queued_tokens(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def replication(self) -> float: ...
+    @property
+    def memory(self) -> float: ...
+    @property
+    def over_mean(self) -> float: ...
+    @property
+    def home_bonus(self) -> float: ...
+    @property
+    def slowness(self) -> float: ...
+    @property
+    def cost(self) -> float: ...
+
+@final
+class Explanation:
+    @property
+    def worker(self) -> str: ...
+    @property
+    def reason(self) -> _Reason: ...
+    @property
+    def preferred(self) -> str | None: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def prompt_blocks(self) -> int: ...
+    @property
+    def candidates(self) -> tuple[Candidate, ...]: ...
+
+@final
+class WorkerView:
+    @property
+    def id(self) -> str: ...
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def weight(self) -> int: ...
+    @property
+    def healthy(self) -> bool: ...
+    @property
+    def draining(self) -> bool: ...
+    @property
+    def capacity_tokens(self) -> int | None: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def queued_tokens(self) -> int: ...
+    @property
+    def cached_blocks(self) -> int: ...
+    @property
+    def slowness(self) -> float: ...
+    @property
+    def decisions(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def matched_tokens(self) -> int: ...
+    @property
+    def reported_prompt_tokens(self) -> int: ...
+    @property
+    def reported_cached_tokens(self) -> int: ...
+
+@final
+class Stats:
+    @property
+    def decisions(self) -> dict[_Reason, int]: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def live_workers(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def matched_tokens(self) -> int: ...
+    @property
+    def index_bytes(self) -> int: ...
+    @property
+    def index_blocks(self) -> int: ...
+    @property
+    def evicted_blocks(self) -> int: ...
+
+@final
+class MatchBatch:
+    @property
+    def worker(self) -> _Column: ...
+    @property
+    def matched_tokens(self) -> _Column: ...
+
+@final
+class RouteBatch:
+    REASONS: ClassVar[tuple[_Reason, ...]]
+    @property
+    def worker(self) -> _Column: ...
+    @property
+    def matched_tokens(self) -> _Column: ...
+    @property
+    def reason(self) -> _Column: ...
+    @property
+    def decision(self) -> _Column: ...
+    @property
+    def worker_ids(self) -> list[str]: ...
+    def __len__(self) -> int: ...
+
+@final
+class Lease:
+    def __enter__(self) -> Decision: ...
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+    async def __aenter__(self) -> Decision: ...
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+@final
+class Router:
+    def __new__(
+        cls,
+        *,
+        policy: _Policy = "kv_aware",
+        block_size: int = 16,
+        memory_budget: int | str | None = None,
+        seed: int | None = None,
+        placement_seed: int = 0,
+        replicas: int = 1,
+        prefix_length: int = 4096,
+        concurrency_threshold: int | None = None,
+    ) -> Self: ...
+    @property
+    def policy(self) -> _Policy: ...
+    @property
+    def workers(self) -> tuple[WorkerView, ...]: ...
+    def add_worker(
+        self, id: str, *, url: str | None = None, weight: int = 1, capacity_tokens: int | None = None
+    ) -> None: ...
+    def remove_worker(self, id: str) -> None: ...
+    def drain_worker(self, id: str, *, draining: bool = True) -> None: ...
+    def reset_worker(self, id: str) -> None: ...
+    def set_load(self, id: str, *, capacity_tokens: int | None = None, healthy: bool | None = None) -> None: ...
+    def route(
+        self,
+        prompt: _Prompt,
+        *,
+        model: str | None = None,
+        salt: str | bytes | None = None,
+        eligible: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        now: float | None = None,
+    ) -> Decision: ...
+    def lease(
+        self,
+        prompt: _Prompt,
+        *,
+        model: str | None = None,
+        salt: str | bytes | None = None,
+        eligible: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        now: float | None = None,
+    ) -> Lease: ...
+    def explain(
+        self,
+        prompt: _Prompt,
+        *,
+        model: str | None = None,
+        salt: str | bytes | None = None,
+        eligible: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        now: float | None = None,
+    ) -> Explanation: ...
+    def peek(self, prompt: _Prompt, *, model: str | None = None, salt: str | bytes | None = None) -> Match: ...
+    def match_batch(
+        self, tokens: _Buffer, offsets: _Buffer, *, model: str | None = None, salt: str | bytes | None = None
+    ) -> MatchBatch: ...
+    def route_batch(
+        self,
+        tokens: _Buffer,
+        offsets: _Buffer,
+        *,
+        model: str | None = None,
+        salt: str | bytes | None = None,
+        eligible: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        now: float | None = None,
+    ) -> RouteBatch: ...
+    def first_token(self, decision: Decision, *, now: float | None = None) -> bool: ...
+    def complete(
+        self,
+        decision: Decision,
+        *,
+        prompt_tokens: int | None = None,
+        cached_tokens: int | None = None,
+        completion_tokens: int | None = None,
+        now: float | None = None,
+    ) -> bool: ...
+    def first_token_batch(self, decisions: _Buffer, *, now: float | None = None) -> int: ...
+    def complete_batch(self, decisions: _Buffer, *, now: float | None = None) -> int: ...
+    def stats(self) -> Stats: ...
+
+@final
+class PrefixIndex:
+    def __new__(
+        cls, *, block_size: int = 16, memory_budget: int | str | None = None, seed: int | None = None
+    ) -> Self: ...
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def insert(
+        self, worker: int, prompt: _Prompt, *, model: str | None = None, salt: str | _Bytes | None = None
+    ) -> None: ...
+    def match(
+        self, prompt: _Prompt, *, model: str | None = None, salt: str | _Bytes | None = None
+    ) -> list[tuple[int, int]]: ...
+    def set_capacity(self, worker: int, capacity_tokens: int | None) -> None: ...
+    def remove_worker(self, worker: int) -> None: ...
+
+@final
+class Gateway:
+    def __new__(
+        cls,
+        router: Router,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        admin_host: str = "127.0.0.1",
+        admin_port: int | None = ...,
+        workers: Sequence[str] = ...,
+        threads: int = 0,
+        max_body: int | str | None = None,
+        connect_timeout_s: float = 2.0,
+        first_byte_timeout_s: float | None = None,
+        probe_interval_s: float = 1.0,
+        annotate: bool = True,
+    ) -> Self: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def admin_port(self) -> int | None: ...
+    def add_worker(self, url: str) -> None: ...
+    def remove_worker(self, url: str) -> None: ...
+    def drain_worker(self, url: str) -> None: ...
+    def drain(self) -> None: ...
+    def wait_drained(self, timeout_s: float) -> bool: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+@final
+class MockStats:
+    @property
+    def requests(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def cancelled(self) -> int: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def evicted_blocks(self) -> int: ...
+
+@final
+class MockWorker:
+    DEFAULTS: ClassVar[dict[str, Any]]
+    def __new__(
+        cls,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        model: str | None = None,
+        block_size: int | None = None,
+        kv_tokens: int | None = None,
+        prefill_tokens_per_s: float | None = None,
+        step_s: float | None = None,
+        per_sequence_s: float | None = None,
+        per_kv_token_s: float | None = None,
+        max_sequences: int | None = None,
+        step_token_budget: int | None = None,
+        default_output_tokens: int | None = None,
+        time_scale: float | None = None,
+    ) -> Self: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    def stats(self) -> MockStats: ...
+    def reset(self) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+def jump_hash(key: int, slots: int) -> int: ...
+def _hash_blocks(prompt: _Prompt) -> int: ...
+def _restore_decision(
+    numbers: tuple[int, int, int, int | None, int, int, int, int],
+    names: tuple[str, str | None, str | None],
+    reason: str,
+) -> Decision: ...

@@ -1,0 +1,77 @@
+"""A client of a running gateway's admin API, for `trunkline workers` and `trunkline explain`."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+TIMEOUT_S = 10.0
+# The admin port is on loopback or inside the cluster: no proxy of the environment stands before it.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class AdminError(Exception):
+    """The gateway did not answer, or refused; the message says which."""
+
+
+class Admin:
+    """The admin API at a base URL such as ``http://127.0.0.1:8081``."""
+
+    def __init__(self, url: str) -> None:
+        """Say where; nothing is asked yet. Raises AdminError for what is no HTTP URL."""
+        if not url.startswith(("http://", "https://")):
+            raise AdminError(f"{url} is no URL of an admin port, such as http://127.0.0.1:8081")
+        self._url = url.rstrip("/")
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return what the gateway knows of each worker. Raises AdminError."""
+        answer = self._call("GET", "/admin/workers")
+        if not isinstance(answer, dict) or not isinstance(workers := answer.get("workers"), list):
+            raise AdminError(f"{self._url} gave no list of workers; is it the admin port of a gateway?")
+        return workers
+
+    def add(self, url: str) -> Any:  # noqa: ANN401 (JSON)
+        """Add a worker by its URL. Raises AdminError."""
+        return self._call("POST", "/admin/workers", {"url": url})
+
+    def remove(self, url: str) -> Any:  # noqa: ANN401 (JSON)
+        """Remove a worker by its URL; what runs there goes on. Raises AdminError."""
+        return self._call("DELETE", "/admin/workers?" + urllib.parse.urlencode({"url": url}))
+
+    def drain(self, worker: str) -> Any:  # noqa: ANN401 (JSON)
+        """Send a worker nothing new; by its id or URL. Raises AdminError."""
+        return self._call("POST", f"/admin/workers/{urllib.parse.quote(worker, safe='')}/drain")
+
+    def explain(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return what the gateway would do now with a request to `path`, and why. Raises AdminError."""
+        query = urllib.parse.urlencode({"path": path})
+        answer: dict[str, Any] = self._call("POST", "/admin/explain?" + query, body)
+        return answer
+
+    def _call(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 (JSON)
+        request = urllib.request.Request(  # noqa: S310 (the scheme is checked above)
+            self._url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"content-type": "application/json"},
+        )
+        try:
+            with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as refusal:
+            raise AdminError(f"{self._url} refused: {_message(refusal.read())}") from refusal
+        except OSError as fault:
+            raise AdminError(f"no answer from {self._url}: {getattr(fault, 'reason', fault)}") from fault
+        except ValueError as fault:
+            raise AdminError(f"{self._url} gave no JSON; is it the admin port of a gateway?") from fault
+
+
+def _message(body: bytes) -> str:
+    """Take the message out of an OpenAI-shaped error."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace").strip() or "without a reason"

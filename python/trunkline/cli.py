@@ -1,0 +1,301 @@
+"""The command line: arguments in, exit codes out. What a command does is elsewhere.
+
+Exit codes: 0 done, 1 it failed while running, 2 it was told something it cannot do. What only one command needs is
+imported by that command, because `trunkline serve` has 0.3 s from its start to its first answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from ._core import TrunklineError, __version__
+from .config import MockWorkerSettings, ServeSettings, Settings, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_Command = TypeVar("_Command", bound="Callable[..., Any]")
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print figures as JSON.")
+_admin = click.option(
+    "--admin", "admin_url", default="http://127.0.0.1:8081", show_default=True, metavar="URL", help="Its admin port."
+)
+
+
+class Failure(click.ClickException):
+    """The command failed while running."""
+
+    exit_code = 1
+
+
+class Misuse(click.ClickException):
+    """The command was told something it cannot do."""
+
+    exit_code = 2
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """Turn the errors that a user can cause into messages and exit codes."""
+    from .admin import AdminError  # noqa: PLC0415 (see the module)
+
+    try:
+        yield
+    except (SettingsError, TrunklineError) as error:
+        raise Misuse(str(error)) from error
+    except (AdminError, OSError) as error:
+        raise Failure(str(error)) from error
+
+
+def _settings_options(settings: type[Settings]) -> Callable[[_Command], _Command]:
+    """Give a command a flag for each setting, and --config."""
+
+    def decorate(command: _Command) -> _Command:
+        for field in reversed(list(settings.fields())):
+            flag = f"{field.flag}/--no-{field.flag[2:]}" if field.is_switch else field.flag
+            text = field.help
+            if not field.is_switch:
+                text += f" Allowed: {field.allowed}."
+            kind: dict[str, Any] = {"metavar": field.metavar, "multiple": field.is_list}
+            if field.is_switch:
+                kind = {"is_flag": True}
+            command = click.option(flag, field.name, default=None, help=text, **kind)(command)
+        path = click.Path(path_type=Path, dir_okay=False)
+        return click.option("--config", type=path, help="File with settings, TOML or YAML; flags win.")(command)
+
+    return decorate
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the flags that nobody gave."""
+    return {key: value for key, value in flags.items() if value not in (None, ())}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="trunkline")
+def cli() -> None:
+    """Prefix-aware routing for LLM inference.
+
+    \b
+    trunkline serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
+    trunkline demo
+    """
+
+
+@cli.command()
+@_settings_options(ServeSettings)
+def serve(config: Path | None, **flags: Any) -> NoReturn:  # noqa: ANN401 (checked by the settings)
+    """Run the gateway in front of workers.
+
+    Every setting is also read from the environment (TRUNKLINE_MEMORY_BUDGET) and from the file that --config or
+    TRUNKLINE_CONFIG names (memory_budget). SIGTERM and Ctrl-C drain: nothing new, what runs is finished.
+
+    \b
+    trunkline serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
+    trunkline serve --host 0.0.0.0 --port 80 --config trunkline.toml
+    TRUNKLINE_WORKERS=http://a:8000,http://b:8000 trunkline serve --policy prefix_aware
+    """
+    from .server import serve as run  # noqa: PLC0415 (see the module)
+
+    with _failures():
+        settings, _ = ServeSettings.load(flags=_given(flags), file=config)
+        raise SystemExit(run(settings))
+
+
+@cli.command()
+@_settings_options(ServeSettings)
+@_json
+def config(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # noqa: ANN401 (checked by the settings)
+    """Show the settings that `serve` would use, and where each comes from.
+
+    \b
+    trunkline config --config trunkline.toml
+    trunkline config --worker http://10.0.0.1:8000 --json
+    """
+    with _failures():
+        settings, sources = ServeSettings.load(flags=_given(flags), file=config)
+    shown = {key: getattr(settings, key) for key in sources}
+    if as_json:
+        click.echo(json.dumps({key: {"value": shown[key], "source": sources[key]} for key in shown}, indent=2))
+        return
+    rows = [(key, _plain(value), sources[key]) for key, value in shown.items()]
+    _echo_table(("key", "value", "source"), rows)
+
+
+@cli.command("mock-worker")
+@_settings_options(MockWorkerSettings)
+def mock_worker(config: Path | None, **flags: Any) -> NoReturn:  # noqa: ANN401 (checked by the settings)
+    """Run a simulated worker: OpenAI endpoints, a prefix cache, vLLM's metrics; no GPU.
+
+    \b
+    trunkline mock-worker --port 8000
+    trunkline mock-worker --port 8001 --time-scale 0.1 --kv-tokens 100000
+    """
+    from .server import serve_mock_worker  # noqa: PLC0415 (see the module)
+
+    with _failures():
+        # The environment configures the gateway; a mock worker may well be started from the same shell.
+        settings, _ = MockWorkerSettings.load(flags=_given(flags), file=config, environment={})
+        raise SystemExit(serve_mock_worker(settings))
+
+
+@cli.command()
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the workload.")
+@click.option("--requests", type=click.IntRange(min=50), help="Requests per policy [default: what fits 90 s].")
+@click.option("--quick", is_flag=True, help="Fewer requests: 25 s per policy.")
+@click.option("--check", is_flag=True, help="Exit 1 if prefix-aware routing misses its bars.")
+@click.option("--keep", is_flag=True, help="Keep workers and gateway running until Ctrl-C.")
+@_json
+def demo(*, seed: int, requests: int | None, quick: bool, check: bool, keep: bool, as_json: bool) -> NoReturn:
+    """Replay a chatbot's traffic on simulated workers, under random and under kv_aware, and compare.
+
+    \b
+    trunkline demo
+    trunkline demo --quick --check --json
+    """
+    try:
+        from .demo.run import DemoOptions, run_demo  # noqa: PLC0415 (see the module)
+    except ImportError as missing:
+        raise Misuse(f"{missing}; the demo needs: pip install 'trunkline[demo]'") from missing
+    options = DemoOptions(seed=seed, requests=requests, quick=quick, json=as_json, check=check, keep=keep)
+    raise SystemExit(run_demo(options))
+
+
+@cli.group()
+def bench() -> None:
+    """Measure on this machine, beside the floor that it allows."""
+
+
+@bench.command("core")
+@click.option("--blocks", type=click.IntRange(1_000, 20_000_000), default=1_000_000, show_default=True)
+@click.option("--workers", type=click.IntRange(1, 4096), default=64, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 100), default=7, show_default=True, help="Medians are taken of these.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@_json
+def bench_core(*, blocks: int, workers: int, rounds: int, seed: int, as_json: bool) -> None:
+    """Measure a call of Router.peek from Python on a filled index, in CPU time of the thread.
+
+    \b
+    trunkline bench core
+    trunkline bench core --blocks 100000 --workers 8 --json
+    """
+    try:
+        from .bench.core import run  # noqa: PLC0415 (see the module)
+    except ImportError as missing:
+        raise Misuse(f"{missing}; this bench needs: pip install 'trunkline[bench]'") from missing
+    report = run(blocks=blocks, workers=workers, rounds=rounds, seed=seed)
+    click.echo(json.dumps(report.as_dict(), indent=2) if as_json else report.as_text())
+
+
+@cli.group(invoke_without_command=True)
+@_admin
+@_json
+@click.pass_context
+def workers(context: click.Context, *, admin_url: str, as_json: bool) -> None:
+    """List or change the workers of a running gateway.
+
+    \b
+    trunkline workers
+    trunkline workers --admin http://10.0.0.9:8081 --json
+    trunkline workers add http://10.0.0.3:8000
+    trunkline workers drain http://10.0.0.1:8000
+    trunkline workers remove http://10.0.0.1:8000
+    """
+    from .admin import Admin  # noqa: PLC0415 (see the module)
+
+    with _failures():
+        context.obj = Admin(admin_url)
+        if context.invoked_subcommand is not None:
+            return
+        found = context.obj.workers()
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    columns = ("id", "url", "healthy", "draining", "in_flight", "queued_tokens", "cached_blocks", "decisions")
+    _echo_table(columns, [[_plain(worker[column]) for column in columns] for worker in found])
+
+
+@workers.command("add")
+@click.argument("url")
+@click.pass_obj
+def workers_add(admin: Any, url: str) -> None:  # noqa: ANN401 (click)
+    """Add a worker by its URL."""
+    with _failures():
+        admin.add(url)
+    click.echo(f"added {url}")
+
+
+@workers.command("remove")
+@click.argument("url")
+@click.pass_obj
+def workers_remove(admin: Any, url: str) -> None:  # noqa: ANN401 (click)
+    """Remove a worker by its URL; requests that run there are finished."""
+    with _failures():
+        admin.remove(url)
+    click.echo(f"removed {url}")
+
+
+@workers.command("drain")
+@click.argument("worker")
+@click.pass_obj
+def workers_drain(admin: Any, worker: str) -> None:  # noqa: ANN401 (click)
+    """Send a worker (its URL or id) nothing new; it finishes what it has."""
+    with _failures():
+        admin.drain(worker)
+    click.echo(f"draining {worker}")
+
+
+@cli.command()
+@click.argument("prompt")
+@click.option("--model", help="Model of the request.")
+@click.option("--completion", is_flag=True, help="Treat PROMPT as a completion's prompt, not as a chat message.")
+@_admin
+@_json
+def explain(prompt: str, *, model: str | None, completion: bool, admin_url: str, as_json: bool) -> None:
+    """Ask a running gateway where it would send PROMPT now, and why.
+
+    \b
+    trunkline explain "You are a helpful assistant."
+    trunkline explain --json --completion "Once upon a time"
+    """
+    from .admin import Admin  # noqa: PLC0415 (see the module)
+
+    body: dict[str, Any] = {"model": model} if model else {}
+    path = "/v1/completions" if completion else "/v1/chat/completions"
+    body |= {"prompt": prompt} if completion else {"messages": [{"role": "user", "content": prompt}]}
+    with _failures():
+        found = Admin(admin_url).explain(path, body)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    candidates = found.pop("candidates", [])
+    click.echo("\n".join(f"{key}: {_plain(value)}" for key, value in found.items()))
+    columns = list(candidates[0]) if candidates else []
+    _echo_table(columns, [[_plain(candidate.get(column)) for column in columns] for candidate in candidates])
+
+
+def _plain(value: object) -> str:
+    """Show a value as a person writes it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return "-" if value is None else str(value)
+
+
+def _echo_table(columns: list[str] | tuple[str, ...], rows: list[Any]) -> None:
+    """Print rows below their column names, aligned."""
+    lines = [tuple(columns), *map(tuple, rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def main() -> None:
+    """Entry point of the command `trunkline`."""
+    cli(prog_name="trunkline")

@@ -1,0 +1,37 @@
+"""The black-box acceptance suite, where it is: beside the checkout, or where TRUNKLINE_ACCEPTANCE says.
+
+It belongs to another repository. The promises behind its cases are also tested here and in the crates.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import clean_environment
+
+CASES = "T1,T2,T3,T8,T9,T13,T16,T18,T22,T24"
+PLACE = Path(os.environ.get("TRUNKLINE_ACCEPTANCE", Path(__file__).resolve().parents[3] / "shared"))
+
+
+@pytest.mark.skipif(not (PLACE / "acceptance").is_dir(), reason=f"no acceptance suite in {PLACE}")
+@pytest.mark.timeout(600)
+def test_the_acceptance_suite_passes_with_default_settings() -> None:
+    start = f"{sys.executable} -m trunkline serve --host 127.0.0.1 --port {{port}} --admin-port {{spare}} {{workers}}"
+    options = ["--start", start, "--worker-arg", "--worker {url}", "--metrics-url", "http://127.0.0.1:{spare}/metrics"]
+    done = subprocess.run(
+        [sys.executable, "-m", "acceptance", *options, "--only", CASES],
+        env=clean_environment() | {"PYTHONPATH": str(PLACE)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=590,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    passed = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("PASS ")}
+    assert passed == set(CASES.split(",")), done.stdout

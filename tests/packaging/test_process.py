@@ -1,0 +1,96 @@
+"""How the package behaves as a guest in other processes: import, fork, spawn, threads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from trunkline import Decision, Router
+
+PROMPT = range(64)
+
+
+def python(script: str) -> str:
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout
+
+
+def test_import_is_quick() -> None:
+    script = """
+import os, time
+start = time.process_time(); import trunkline; print(time.process_time() - start)
+"""
+    times = [float(python(script)) for _ in range(7)]
+    assert statistics.median(times) < 0.030, times
+
+
+def test_import_loads_no_other_package() -> None:
+    script = """
+import sys; before = set(sys.modules); import trunkline
+print(*{name.split(".")[0] for name in set(sys.modules) - before})
+"""
+    assert set(python(script).split()) <= {"trunkline", "time"}
+
+
+def test_import_starts_no_thread() -> None:
+    script = """
+import os, trunkline
+router = trunkline.Router(); router.add_worker("w"); router.complete(router.route("x"))
+print(len(os.listdir("/proc/self/task")))
+"""
+    assert int(python(script)) == 1
+
+
+@pytest.mark.parametrize("used_before", [False, True])
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+def test_a_router_works_on_both_sides_of_a_fork(used_before: bool) -> None:  # noqa: FBT001 (a parameter of the test)
+    router = Router()
+    router.add_worker("a")
+    open_decision = router.route(PROMPT) if used_before else None
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            # The child has its own book from here on.
+            closed = [router.complete(open_decision)] if open_decision else []
+            for number in range(100):
+                router.complete(router.route(range(number)))
+            os.write(write, pickle.dumps((closed, router.stats().in_flight, router.peek(PROMPT).matched_tokens)))
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        closed, in_flight, matched = pickle.loads(pipe.read())
+    assert os.waitpid(child, 0)[1] == 0
+    assert (closed, in_flight, matched) == ([True] * used_before, 0, 64)
+    assert router.stats().in_flight == int(used_before)
+    assert open_decision is None or router.complete(open_decision)
+    assert router.complete(router.route(PROMPT))
+
+
+def route_in_child(decision: Decision) -> tuple[Decision, str]:
+    """Return the decision, and what a router of this process says to it."""
+    router = Router()
+    router.add_worker("a")
+    try:
+        router.complete(decision)
+    except ValueError as refused:
+        return decision, str(refused)
+    return decision, ""
+
+
+def test_decisions_travel_to_spawned_processes_and_back() -> None:
+    router = Router()
+    router.add_worker("a", url="http://a:1")
+    decision = router.route(PROMPT)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        back, refusal = pool.apply(route_in_child, (decision,))
+    assert back == decision
+    assert (back.url, back.matched_tokens) == ("http://a:1", 0)
+    assert "another router" in refusal
+    assert router.complete(back)

@@ -1,0 +1,144 @@
+"""Settings: where they come from, which one wins, and what is said about an unfit one."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from trunkline import Gateway, Router
+from trunkline.config import MockWorkerSettings, ServeSettings, SettingsError
+
+WORKERS = {"workers": ("http://a:1",)}
+
+
+def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('workers = ["http://a:1"]\nport = 1\nthreads = 1\nreplicas = 1\n')
+    environment = {"TRUNKLINE_PORT": "2", "TRUNKLINE_THREADS": "2", "PORT": "9", "TRUNKLINE_CONFIG": str(file)}
+    settings, sources = ServeSettings.load(flags={"port": "3"}, environment=environment)
+    assert (settings.port, settings.threads, settings.replicas, settings.policy) == (3, 2, 1, "kv_aware")
+    assert settings.workers == ("http://a:1",)
+    wanted = {"port": "command line", "threads": "environment", "replicas": str(file), "policy": "default"}
+    assert {key: sources[key] for key in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.toml", 'workers = ["http://a:1", "http://b:1/v"]\nannotate = false\nprobe_interval_s = 0.5\n'),
+        ("a.yaml", "workers: [http://a:1, http://b:1/v]\nannotate: false\nprobe_interval_s: 0.5\n"),
+        ("a.yml", 'workers: "http://a:1 http://b:1/v"\nannotate: "false"\nprobe_interval_s: "0.5"\n'),
+    ],
+)
+def test_files_are_toml_or_yaml(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    settings, _ = ServeSettings.load(flags={}, environment={}, file=tmp_path / name)
+    assert (settings.workers, settings.annotate, settings.probe_interval_s) == (
+        ("http://a:1", "http://b:1/v"),
+        False,
+        0.5,
+    )
+
+
+def test_an_empty_yaml_file_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("")
+    settings, _ = ServeSettings.load(flags=WORKERS, environment={}, file=tmp_path / "a.yaml")
+    assert settings == ServeSettings(workers=("http://a:1",))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.toml", "port = ", "valid TOML"),
+        ("a.yaml", "port: [", "valid YAML"),
+        ("a.yaml", "- port", "a table of keys and values"),
+        ("a.json", "{}", "ends in .toml, .yaml or .yml"),
+        ("a.toml", None, "a readable file"),
+    ],
+)
+def test_unfit_files_are_refused(tmp_path: Path, name: str, text: str | None, words: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(SettingsError, match=words) as refused:
+        ServeSettings.load(flags=WORKERS, environment={}, file=tmp_path / name)
+    assert (refused.value.key, refused.value.value) == ("config", str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("port", "70000", "a whole number from 0 to 65535"),
+        ("port", "http", "a whole number from 0 to 65535"),
+        ("host", "", "a text that is not empty"),
+        ("policy", "best", "one of kv_aware, least_outstanding, prefix_aware, random, round_robin"),
+        ("workers", "a:1", "one or more of: a URL, http://host[:port][/prefix]"),
+        ("workers", "https://a", "one or more of: a URL, http://host[:port][/prefix]"),
+        ("workers", "http://user@a", "one or more of: a URL, http://host[:port][/prefix]"),
+        ("workers", "", "one or more of: a URL, http://host[:port][/prefix]"),
+        ("memory_budget", "much", "a size like 256MiB (B, kB, MB, GB, KiB, MiB, GiB)"),
+        ("memory_budget", "-1", "a size like 256MiB (B, kB, MB, GB, KiB, MiB, GiB)"),
+        ("concurrency_threshold", "0", "a whole number from 1 to 1024 or null"),
+        ("first_byte_timeout_s", "-1", "a number from 0.001 to 86400 or null"),
+        ("annotate", "perhaps", "true or false"),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_its_range(key: str, value: str, allowed: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        ServeSettings.load(flags=WORKERS, environment={f"TRUNKLINE_{key.upper()}": value})
+    assert (refused.value.key, refused.value.allowed, refused.value.source) == (key, allowed, "environment")
+    assert all(part in str(refused.value) for part in (key, allowed, "environment"))
+
+
+@pytest.mark.parametrize(("key", "value"), [("prot", "1"), ("", "1"), ("port_", "1")])
+def test_an_unknown_key_is_named(key: str, value: str) -> None:
+    with pytest.raises(SettingsError, match="one of the keys host, port,") as refused:
+        ServeSettings.load(flags=WORKERS, environment={f"TRUNKLINE_{key.upper()}": value})
+    assert refused.value.key == key
+
+
+def test_no_worker_is_refused() -> None:
+    with pytest.raises(SettingsError) as refused:
+        ServeSettings.load(flags={}, environment={})
+    assert (refused.value.key, refused.value.source) == ("workers", "default")
+
+
+def test_what_kubernetes_says_of_a_service_named_trunkline_is_no_setting() -> None:
+    environment = {
+        "TRUNKLINE_SERVICE_HOST": "10.0.0.1",
+        "TRUNKLINE_SERVICE_PORT": "8080",
+        "TRUNKLINE_SERVICE_PORT_HTTP": "8080",
+        "TRUNKLINE_PORT": "tcp://10.0.0.1:8080",
+        "TRUNKLINE_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+        "TRUNKLINE_PORT_8080_TCP_ADDR": "10.0.0.1",
+        "TRUNKLINE_ADMIN_SERVICE_HOST": "10.0.0.2",
+        "TRUNKLINE_ADMIN_PORT": "tcp://10.0.0.2:8081",
+    }
+    settings, sources = ServeSettings.load(flags=WORKERS, environment=environment)
+    assert (settings.port, settings.admin_port) == (8080, 8081)
+    assert "environment" not in sources.values()
+
+
+@pytest.mark.parametrize("settings", [ServeSettings, MockWorkerSettings])
+def test_every_setting_has_a_meaning_a_flag_and_a_range(settings: type[ServeSettings | MockWorkerSettings]) -> None:
+    flags = set()
+    for field in settings.fields():
+        assert field.help.endswith("]")
+        assert field.allowed
+        flags.add(field.flag)
+        if field.name != "workers":
+            assert field.parse(field.default, source="default") == field.default
+    assert len(flags) == len(list(settings.fields()))
+
+
+def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
+    library = inspect.signature(Gateway).parameters
+    command = {field.name: field.default for field in ServeSettings.fields()}
+    shared = library.keys() & command.keys() - {"workers", "max_body", "admin_port"}
+    assert {"host", "port", "threads", "connect_timeout_s", "annotate"} < shared
+    assert {name: library[name].default for name in shared} == {name: command[name] for name in shared}
+    router = inspect.signature(Router).parameters
+    shared = router.keys() & command.keys() - {"memory_budget"}
+    assert {"policy", "replicas", "prefix_length"} < shared
+    assert {name: router[name].default for name in shared} == {name: command[name] for name in shared}
