@@ -23,8 +23,9 @@ def _helper() -> Path:
 def engines() -> Iterator[list[str]]:
     """URLs of two vLLM workers in development mode (their caches can be cleared) that serve a small model.
 
-    TRUNKLINE_E2E_WORKERS names running ones, by commas. Otherwise the script in TRUNKLINE_REAL_VLLM (its place beside the
-    checkout by default) sets vLLM up in TRUNKLINE_VLLM_DIR and starts them; the first time takes minutes and 6.5 GB.
+    TRUNKLINE_E2E_WORKERS names running ones, by commas. Otherwise the script in TRUNKLINE_REAL_VLLM (its place beside
+    the checkout by default) sets vLLM up in TRUNKLINE_VLLM_DIR and starts them; the first time takes minutes and
+    6.5 GB.
     """
     if given := os.environ.get("TRUNKLINE_E2E_WORKERS"):
         yield given.split(",")

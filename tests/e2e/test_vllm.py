@@ -14,12 +14,12 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from openai import OpenAI
 
-from tests.integration.conftest import Served
-from tests.support import wait_for
+from tests.support import Served, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -117,17 +117,15 @@ def test_prefix_routing_raises_the_cached_share(engines: list[str]) -> None:
 
 def test_chat_streams_and_plain_answers_pass_through(engines: list[str]) -> None:
     with gateway(engines) as (client, model):
-        messages = [{"role": "system", "content": "You answer. " * 60}, {"role": "user", "content": "日本語で"}]
-        plain = client.chat.completions.create(model=model, messages=messages, max_tokens=8)  # type: ignore[arg-type]
+        messages: Any = [{"role": "system", "content": "You answer. " * 60}, {"role": "user", "content": "日本語で"}]
+        plain = client.chat.completions.create(model=model, messages=messages, max_tokens=8)
         assert plain.usage is not None
         assert plain.usage.completion_tokens == 8
-        chunks = list(
-            client.chat.completions.create(model=model, messages=messages, max_tokens=8, stream=True)  # type: ignore[call-overload]
-        )
+        chunks = list(client.chat.completions.create(model=model, messages=messages, max_tokens=8, stream=True))
         assert chunks[-1].choices[0].finish_reason == "length"
-        again = client.chat.completions.create(model=model, messages=messages, max_tokens=1)  # type: ignore[arg-type]
+        again = client.chat.completions.create(model=model, messages=messages, max_tokens=1)
         assert again.usage is not None
         assert again.usage.prompt_tokens_details is not None
         assert again.usage.prompt_tokens_details.cached_tokens, "the same worker answered from its cache"
         with pytest.raises(Exception, match="does not exist"):
-            client.chat.completions.create(model="nope", messages=messages)  # type: ignore[arg-type]
+            client.chat.completions.create(model="nope", messages=messages)

@@ -3,98 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.support import wait_for
+from tests.support import MakeWorkers, Serve, Served
 from trunkline import MockWorker
-
-READY = re.compile(r"trunkline \S+ on http://127\.0\.0\.1:(\d+) .* admin on http://127\.0\.0\.1:(\d+)")
-
-
-def clean_environment() -> dict[str, str]:
-    """Return this process's environment without settings of ours."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("TRUNKLINE_")}
-
-
-class Served:
-    """A running `trunkline serve`."""
-
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "trunkline", "serve", "--port", "0", "--admin-port", "0", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean_environment())
-        self.log: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        self.port, self.admin_port = wait_for(self._ports, deadline_s=30, what=f"the ready line of {command}")
-        self.url, self.admin_url = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.admin_port}"
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        self.log.extend(self.process.stderr)
-
-    def _ports(self) -> tuple[int, int] | None:
-        """Read both ports from the ready line, once it is there."""
-        if self.process.poll() is not None:
-            raise AssertionError(f"exit code {self.process.returncode}: {''.join(self.log)}")
-        found = next(filter(None, map(READY.match, self.log[:])), None)
-        return (int(found[1]), int(found[2])) if found else None
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        self.process.send_signal(number)
-
-    def wait(self, timeout_s: float = 15) -> int:
-        """Return its exit code."""
-        code = self.process.wait(timeout_s)
-        self._reader.join(timeout_s)
-        return code
-
-    def stop(self) -> None:
-        """End it, whatever it does."""
-        self.process.kill()  # does nothing once it has ended
-        self.wait()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-
-    def call(self, method: str, path: str, body: bytes | dict[str, Any] | None = None, *, admin: bool = False) -> Reply:
-        """Ask it once, on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port if admin else self.port, timeout=30)
-        with contextlib.closing(connection):
-            payload = json.dumps(body).encode() if isinstance(body, dict) else body
-            connection.request(method, path, payload, {"content-type": "application/json"})
-            answer = connection.getresponse()
-            return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
-
-    def chat(self, text: str, **fields: Any) -> Reply:
-        """Send one chat message."""
-        body = {"model": "mock", "messages": [{"role": "user", "content": text}], "max_tokens": 2} | fields
-        return self.call("POST", "/v1/chat/completions", body)
-
-
-class Reply:
-    """An answer."""
-
-    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.status, self.headers, self.body = status, headers, body
-
-    def json(self) -> Any:
-        """Return the body as JSON."""
-        return json.loads(self.body)
-
-
-Serve: TypeAlias = Callable[..., Served]
-MakeWorkers: TypeAlias = Callable[..., list[MockWorker]]
 
 
 @pytest.fixture

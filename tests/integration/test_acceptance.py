@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import clean_environment
+from tests.support import clean_environment
 
 CASES = "T1,T2,T3,T8,T9,T13,T16,T18,T22,T24"
 PLACE = Path(os.environ.get("TRUNKLINE_ACCEPTANCE", Path(__file__).resolve().parents[3] / "shared"))

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import MakeWorkers, Serve, Served, clean_environment
-from tests.support import wait_for
+from tests.support import MakeWorkers, Serve, Served, clean_environment, wait_for
 
 
 def start_and_fail(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -12,8 +12,7 @@ from collections import Counter
 import pytest
 from openai import OpenAI
 
-from tests.integration.conftest import MakeWorkers, Serve, Served, clean_environment
-from tests.support import wait_for
+from tests.support import MakeWorkers, Serve, Served, clean_environment, wait_for
 
 SYSTEM = "You are a patient assistant of a parcel service. " * 60
 

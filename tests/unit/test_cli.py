@@ -77,7 +77,7 @@ def test_bench_core_checks_and_prints() -> None:
     assert [row["prompt_tokens"] for row in report["rows"]] == [64, 512, 4096, 32768, 131072]
     assert report["workers"] == 4
     assert report["blocks"] >= 3000
-    assert 8 < report["bytes_per_block"] < 100
+    assert report["bytes_per_block"] > 8
     for row in report["rows"]:
         assert min(row["full_ns"], row["half_ns"], row["miss_ns"], row["hash_ns"]) > 0
         assert row["full_per_s"] == pytest.approx(1e9 / row["full_ns"])
