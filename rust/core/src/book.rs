@@ -2,6 +2,7 @@
 
 use crate::decision::DecisionId;
 use crate::index::Pin;
+use crate::key::combine;
 use crate::router::Millis;
 use crate::shared::TextLength;
 use crate::worker::WorkerId;
@@ -23,20 +24,28 @@ pub(crate) struct Booking {
 }
 
 /// All open bookings. An id is a slot and the slot's generation, so an id that was completed names nothing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Bookings {
     slots: Vec<(u32, Option<Booking>)>,
     free: Vec<u32>,
+    /// Where generations begin, so that ids of another router seldom name anything here.
+    first_generation: u32,
 }
 
 impl Bookings {
+    /// No bookings; `seed` tells routers apart.
+    pub(crate) fn new(seed: u64) -> Self {
+        let first_generation = (combine(seed, 0) >> 33) as u32 | 1;
+        Self { slots: Vec::new(), free: Vec::new(), first_generation }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     pub(crate) fn open(&mut self, booking: Booking) -> DecisionId {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((1, None));
+            self.slots.push((self.first_generation, None));
             self.slots.len() as u32 - 1
         });
         let (generation, place) = &mut self.slots[slot as usize];

@@ -1,5 +1,6 @@
 //! Everything that can go wrong in the core: bad configuration, unknown workers, nobody to route to.
 
+use crate::snapshot::SnapshotFault;
 use crate::worker::WorkerId;
 
 /// What a caller did, or what the fleet lacks. The core never panics on input; it returns one of these.
@@ -45,5 +46,11 @@ pub enum Error {
         position: usize,
         /// The value found there.
         value: i64,
+    },
+    /// The bytes are no snapshot that this version can restore; no router was made of them.
+    #[error("this snapshot cannot be restored: {fault}")]
+    Snapshot {
+        /// What is wrong with it.
+        fault: SnapshotFault,
     },
 }

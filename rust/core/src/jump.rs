@@ -31,15 +31,16 @@ pub fn jump_hash(key: u64, slots: u32) -> u32 {
 /// The slot table.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    owner: Vec<Option<WorkerId>>,
+    pub(crate) owner: Vec<Option<WorkerId>>,
     /// Slots of workers that left, by name, as long as nobody took them.
-    left: HashMap<String, Left>,
+    pub(crate) left: HashMap<String, Left>,
 }
 
+/// What a worker that left gets back.
 #[derive(Debug)]
-struct Left {
-    worker: WorkerId,
-    slots: Vec<u32>,
+pub(crate) struct Left {
+    pub(crate) worker: WorkerId,
+    pub(crate) slots: Vec<u32>,
 }
 
 impl Slots {

@@ -34,6 +34,8 @@
 //! # Ok::<(), trunkline_core::Error>(())
 //! ```
 
+#![deny(unsafe_code)]
+
 mod book;
 pub mod decision;
 pub mod error;
@@ -43,6 +45,7 @@ pub mod key;
 pub mod policy;
 pub mod router;
 mod shared;
+pub mod snapshot;
 mod state;
 mod sync;
 pub mod worker;
@@ -53,5 +56,6 @@ pub use index::{PrefixIndex, Writer};
 pub use jump::jump_hash;
 pub use key::{BlockHash, BlockHasher, Prompt, Root};
 pub use policy::Policy;
-pub use router::{Match, Millis, RouteRequest, Router, RouterConfig, Stats, Usage};
+pub use router::{Best, Match, Millis, RouteRequest, Router, RouterConfig, Stats, Usage};
+pub use snapshot::SnapshotFault;
 pub use worker::{WorkerId, WorkerSpec, WorkerView};

@@ -86,6 +86,22 @@ impl Shared {
         }
     }
 
+    /// Learnt bytes per token, ascending by model.
+    pub(crate) fn rates(&self) -> Vec<(u64, f64)> {
+        let mut rates: Vec<_> =
+            self.bytes_per_token.read().iter().map(|(&model, &rate)| (model, rate)).collect();
+        rates.sort_unstable_by_key(|&(model, _)| model);
+        rates
+    }
+
+    /// Sets what was learnt of a model. `false` if the rate is out of bounds, or known already, or one too many.
+    pub(crate) fn set_rate(&self, model: u64, rate: f64) -> bool {
+        let mut rates = self.bytes_per_token.write();
+        (TEXT_BOUNDS.0..=TEXT_BOUNDS.1).contains(&rate)
+            && rates.len() < TEXT_MODELS
+            && rates.insert(model, rate).is_none()
+    }
+
     /// Learns from a prompt whose length in tokens its answer told.
     pub(crate) fn learn(&self, text: TextLength, prompt_tokens: u32) {
         if prompt_tokens < TEXT_MIN_TOKENS {

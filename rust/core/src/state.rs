@@ -3,8 +3,12 @@
 //! [`State::choose`] only reads; [`State::book`] writes down what was chosen. [`Router`](crate::Router) holds the lock around
 //! both.
 
+use std::cell::LazyCell;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::book::{Booking, Bookings};
 use crate::decision::{Decision, DecisionId, Reason};
@@ -18,11 +22,12 @@ use crate::shared::{Length, Shared, TextLength};
 use crate::worker::{Counters, FleetSpeed, Load, Speed, Worker, WorkerId, WorkerSpec};
 
 /// Fleet size from which `kv_aware` scores [`MATCHED`] + [`HASHED`] + [`CHANCE`] candidates instead of all workers.
-const SAMPLE_FROM: usize = 64;
+pub(crate) const SAMPLE_FROM: usize = 64;
 /// Candidates with the deepest matches, by hash of the prompt, and by chance. Source: policy study, section 7.
 const MATCHED: usize = 4;
 const HASHED: u64 = 4;
 const CHANCE: usize = 2;
+const SAMPLE: usize = MATCHED + HASHED as usize + CHANCE;
 
 /// Home bonus per token that nobody holds: replicas that share their load, and replicas that share nothing. With one router
 /// there is nobody to agree with. Source: policy study, section 6.
@@ -50,21 +55,49 @@ pub(crate) struct State {
     pub(crate) by_name: HashMap<String, WorkerId>,
     /// Healthy workers that do not drain, ascending.
     pub(crate) live: Vec<WorkerId>,
+    /// One bit for each id, set for these workers.
+    live_bits: Vec<u64>,
     /// Sum of their requests in flight.
     live_in_flight: u64,
-    slots: Slots,
+    /// [`SAMPLE_FROM`], unless a test wants to see what a scan of all workers chooses.
+    pub(crate) sample_from: usize,
+    pub(crate) slots: Slots,
     /// Hasher of homes.
     placement: BlockHasher,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) index: Writer,
     pub(crate) bookings: Bookings,
-    fleet_speed: FleetSpeed,
-    mean_answer_tokens: f64,
-    incarnations: u64,
-    turn: u64,
+    pub(crate) fleet_speed: FleetSpeed,
+    pub(crate) mean_answer_tokens: f64,
+    pub(crate) incarnations: u64,
+    pub(crate) turn: u64,
     pub(crate) decisions: [u64; Reason::ALL.len()],
     pub(crate) prompt_tokens: u64,
     pub(crate) matched_tokens: u64,
+}
+
+/// The workers that may take one request: at least one.
+#[derive(Debug, Clone, Copy)]
+struct Pool<'a> {
+    /// Ascending.
+    ids: &'a [WorkerId],
+    /// Sum of their requests in flight.
+    in_flight: u64,
+    /// If these are all live workers: a bit for each.
+    live_bits: Option<&'a [u64]>,
+}
+
+impl Pool<'_> {
+    fn contains(&self, id: WorkerId) -> bool {
+        match self.live_bits {
+            Some(bits) => is_set(bits, id),
+            None => self.ids.binary_search(&id).is_ok(),
+        }
+    }
+}
+
+fn is_set(bits: &[u64], id: WorkerId) -> bool {
+    bits.get(id.0 as usize / 64).is_some_and(|bits| bits >> (id.0 % 64) & 1 == 1)
 }
 
 /// Whom a policy chose.
@@ -81,12 +114,14 @@ impl State {
             workers: Vec::new(),
             by_name: HashMap::new(),
             live: Vec::new(),
+            live_bits: Vec::new(),
             live_in_flight: 0,
+            sample_from: SAMPLE_FROM,
             slots: Slots::default(),
             placement: BlockHasher::new(config.placement_seed),
             shared,
             index,
-            bookings: Bookings::default(),
+            bookings: Bookings::new(config.index_seed),
             fleet_speed: FleetSpeed::default(),
             mean_answer_tokens: ANSWER_START_TOKENS,
             incarnations: 0,
@@ -110,8 +145,9 @@ impl State {
         self.workers[id.0 as usize].as_ref().expect("live workers and owners of views are present")
     }
 
-    pub(crate) fn is_live(&self, id: WorkerId) -> bool {
-        self.worker(id).is_ok_and(Worker::is_live)
+    /// Whether the worker is in `live`.
+    fn is_live(&self, id: WorkerId) -> bool {
+        is_set(&self.live_bits, id)
     }
 
     pub(crate) fn add_worker(&mut self, spec: WorkerSpec, config: &RouterConfig) -> Result<WorkerId, Error> {
@@ -184,7 +220,7 @@ impl State {
         Ok(())
     }
 
-    fn open_view(
+    pub(crate) fn open_view(
         &mut self,
         id: WorkerId,
         capacity_tokens: Option<u64>,
@@ -205,9 +241,12 @@ impl State {
         let live =
             workers.filter_map(|(id, worker)| Some((id, worker.as_ref().filter(|worker| worker.is_live())?)));
         self.live.clear();
+        self.live_bits.clear();
+        self.live_bits.resize(self.workers.len().div_ceil(64), 0);
         self.live_in_flight = 0;
         for (id, worker) in live {
             self.live.push(WorkerId(id as u32));
+            self.live_bits[id / 64] |= 1 << (id % 64);
             self.live_in_flight += u64::from(worker.load.in_flight);
         }
     }
@@ -221,35 +260,35 @@ impl State {
         }
     }
 
-    /// The workers that may take the request, into `scratch.pool`; their requests in flight.
-    fn pool(&self, request: &RouteRequest<'_>, pool: &mut Vec<WorkerId>) -> Result<u64, Error> {
-        pool.clear();
-        let in_flight = match request.eligible {
+    /// The workers that may take the request; listed in `listed` unless they are all that are live.
+    fn pool<'a>(
+        &'a self,
+        request: &RouteRequest<'_>,
+        listed: &'a mut Vec<WorkerId>,
+    ) -> Result<Pool<'a>, Error> {
+        let pool = match request.eligible {
             None if request.exclude.is_empty() => {
-                pool.extend_from_slice(&self.live);
-                self.live_in_flight
+                Pool { ids: &self.live, in_flight: self.live_in_flight, live_bits: Some(&self.live_bits) }
             }
             eligible => {
-                pool.extend(
-                    eligible
-                        .unwrap_or(&self.live)
-                        .iter()
-                        .filter(|&&id| self.is_live(id) && !request.exclude.contains(&id)),
-                );
-                pool.sort_unstable();
-                pool.dedup();
-                pool.iter().map(|&id| u64::from(self.present(id).load.in_flight)).sum()
+                let allowed = eligible.unwrap_or(&self.live).iter();
+                listed.clear();
+                listed.extend(allowed.filter(|&&id| self.is_live(id) && !request.exclude.contains(&id)));
+                listed.sort_unstable();
+                listed.dedup();
+                let in_flight = listed.iter().map(|&id| u64::from(self.present(id).load.in_flight)).sum();
+                Pool { ids: listed, in_flight, live_bits: None }
             }
         };
-        if pool.is_empty() {
+        if pool.ids.is_empty() {
             let (known, live) = (self.by_name.len(), self.live.len());
             return Err(Error::NoWorkerAvailable { known, live, eligible: 0 });
         }
-        Ok(in_flight)
+        Ok(pool)
     }
 
-    /// Chooses by the policy. `scratch.matches` holds the prompt's matches; the candidates and scores of the choice stay in
-    /// the scratch.
+    /// Chooses by the policy. `scratch.matches` holds the prompt's matches; the candidates and scores of a choice by cost stay
+    /// in the scratch.
     pub(crate) fn choose(
         &self,
         request: &RouteRequest<'_>,
@@ -257,33 +296,58 @@ impl State {
         config: &RouterConfig,
         scratch: &mut Scratch,
     ) -> Result<Choice, Error> {
-        let in_flight = self.pool(request, &mut scratch.pool)?;
         scratch.candidates.clear();
         scratch.scores.clear();
-        if config.policy == Policy::KvAware {
-            return Ok(self.kv_aware(request, length, config, in_flight, scratch));
-        }
-        let pool = &scratch.pool;
-        let choice = match config.policy {
+        let mut listed = std::mem::take(&mut scratch.pool);
+        let choice = self.pool(request, &mut listed).map(|pool| {
+            let choice = self.choose_from(&pool, request, length, config, scratch);
+            if pool.ids.len() == 1 {
+                return Choice { reason: Reason::Only, preferred: None, ..choice };
+            }
+            choice
+        });
+        scratch.pool = listed;
+        choice
+    }
+
+    fn choose_from(
+        &self,
+        pool: &Pool<'_>,
+        request: &RouteRequest<'_>,
+        length: &Length,
+        config: &RouterConfig,
+        scratch: &mut Scratch,
+    ) -> Choice {
+        let ids = pool.ids;
+        match config.policy {
+            Policy::KvAware => self.kv_aware(pool, request, length, config, scratch),
             Policy::PrefixAware { prefix_length, concurrency_threshold } => {
                 let key =
                     request.prompt.head_hash(request.root, config.placement_seed, prefix_length as usize);
-                self.prefix_aware(key, concurrency_threshold, in_flight, pool)
+                self.prefix_aware(key, concurrency_threshold, pool)
             }
-            Policy::RoundRobin => Choice::baseline(pool[(self.turn % pool.len() as u64) as usize]),
-            Policy::LeastOutstanding => Choice::baseline(self.least_outstanding(pool)),
-            Policy::Random | Policy::KvAware => Choice::baseline(pool[self.chance(0, pool.len())]),
-        };
-        scratch
-            .candidates
-            .extend(pool.iter().map(|&id| self.candidate(id, length, config, &scratch.matches)));
-        scratch.scores.extend(
-            scratch
-                .candidates
-                .iter()
-                .map(|candidate| Score { cost: f64::from(candidate.in_flight), ..Score::default() }),
-        );
-        Ok(if pool.len() == 1 { Choice { reason: Reason::Only, ..choice } } else { choice })
+            Policy::RoundRobin => Choice::baseline(ids[(self.turn % ids.len() as u64) as usize]),
+            Policy::LeastOutstanding => Choice::baseline(self.least_outstanding(ids)),
+            Policy::Random => Choice::baseline(ids[self.chance(0, ids.len())]),
+        }
+    }
+
+    /// Lists the workers that a choice without costs had, with their requests in flight as the cost.
+    pub(crate) fn list_candidates(
+        &self,
+        request: &RouteRequest<'_>,
+        length: &Length,
+        config: &RouterConfig,
+        scratch: &mut Scratch,
+    ) {
+        let Scratch { matches, pool: listed, candidates, scores, .. } = scratch;
+        if let Ok(pool) = self.pool(request, listed) {
+            candidates.extend(pool.ids.iter().map(|&id| self.candidate(id, length, config, matches)));
+            let cost = |candidate: &Candidate| f64::from(candidate.in_flight);
+            scores.extend(
+                candidates.iter().map(|candidate| Score { cost: cost(candidate), ..Score::default() }),
+            );
+        }
     }
 
     fn candidate(
@@ -310,14 +374,14 @@ impl State {
 
     fn kv_aware(
         &self,
+        pool: &Pool<'_>,
         request: &RouteRequest<'_>,
         length: &Length,
         config: &RouterConfig,
-        in_flight: u64,
         scratch: &mut Scratch,
     ) -> Choice {
-        let Scratch { pool, matches, candidates, scores, .. } = scratch;
-        let in_pool = |id: WorkerId| pool.binary_search(&id).is_ok();
+        let Scratch { matches, candidates, scores, .. } = scratch;
+        let in_pool = |id| pool.contains(id);
         let (mut deepest, mut deepest_holders) = (0, 0);
         for (view, depth) in matches.holders() {
             if depth >= deepest && self.shared.owner(view).is_some_and(in_pool) {
@@ -325,22 +389,24 @@ impl State {
                 deepest = depth;
             }
         }
-        let home_key =
-            || request.prompt.home_hash(request.root, &self.placement, config.block_size, deepest as usize);
-        if pool.len() < SAMPLE_FROM {
-            candidates.extend(pool.iter().map(|&id| self.candidate(id, length, config, matches)));
+        let home_key = LazyCell::new(|| {
+            request.prompt.home_hash(request.root, &self.placement, config.block_size, deepest as usize)
+        });
+        let candidate = |id| self.candidate(id, length, config, matches);
+        if pool.ids.len() < self.sample_from {
+            candidates.extend(pool.ids.iter().map(|&id| candidate(id)));
         } else {
-            self.sample(pool, home_key(), length, config, matches, candidates);
+            candidates.extend(self.sample(pool, *home_key, matches).into_iter().map(candidate));
         }
         let situation = Situation {
             prompt_tokens: length.tokens,
             tokens_per_block: length.tokens_per_block,
             segments: &matches.segments,
-            live: pool.len(),
-            in_flight,
+            live: pool.ids.len(),
+            in_flight: pool.in_flight,
             deepest_holders,
             mean_answer_tokens: self.mean_answer_tokens,
-            home: (config.replicas > 1).then(|| self.home(home_key(), config, in_pool)).flatten(),
+            home: (config.replicas > 1).then(|| self.home(*home_key, config, in_pool)).flatten(),
         };
         let verdict = policy::kv_aware(candidates, &situation, scores);
         let (at, reason) = match verdict {
@@ -350,14 +416,13 @@ impl State {
                 let lowest = scores[first].cost;
                 let position = |id| candidates.iter().position(|candidate| candidate.worker == id);
                 let tied = |id| position(id).is_some_and(|at| scores[at].cost == lowest);
-                (self.slots.pick(home_key(), 0, tied).and_then(position).unwrap_or(first), Reason::Home)
+                (self.slots.pick(*home_key, 0, tied).and_then(position).unwrap_or(first), Reason::Home)
             }
         };
         let worker = candidates[at].worker;
         let left = candidates.iter().enumerate().filter(|(_, candidate)| candidate.depth_blocks == deepest);
         let preferred = left.min_by(|a, b| scores[a.0].cost.total_cmp(&scores[b.0].cost)).map(|(at, _)| at);
         let (reason, preferred) = match (reason, preferred) {
-            _ if pool.len() == 1 => (Reason::Only, None),
             (Reason::Session, _) => (Reason::Session, None),
             (_, _) if deepest > 0 && candidates[at].depth_blocks == deepest => (Reason::Prefix, None),
             (_, Some(holder)) if deepest > 0 => {
@@ -389,49 +454,43 @@ impl State {
     }
 
     /// The candidates of a large fleet: deepest matches, hashed picks, and a few by chance, each worker once.
-    fn sample(
-        &self,
-        pool: &[WorkerId],
-        key: u64,
-        length: &Length,
-        config: &RouterConfig,
-        matches: &Matches,
-        candidates: &mut Vec<Candidate>,
-    ) {
-        let in_pool = |id: &WorkerId| pool.binary_search(id).is_ok();
-        let held = matches
-            .holders()
-            .filter_map(|(view, depth)| Some((self.shared.owner(view).filter(in_pool)?, depth)));
+    fn sample(&self, pool: &Pool<'_>, key: u64, matches: &Matches) -> SmallVec<[WorkerId; SAMPLE]> {
         // Deepest first; among equals the least loaded.
-        let rank =
-            |&(id, depth): &(WorkerId, u32)| (std::cmp::Reverse(depth), self.present(id).load.in_flight, id);
-        let mut best: smallvec::SmallVec<[(WorkerId, u32); MATCHED + 1]> = smallvec::SmallVec::new();
-        for holder in held {
-            let at = best.partition_point(|other| rank(other) < rank(&holder));
-            if at < MATCHED {
-                best.insert(at, holder);
-                best.truncate(MATCHED);
+        let mut best: SmallVec<[(Reverse<u32>, u32, WorkerId); MATCHED + 1]> = SmallVec::new();
+        for (view, depth) in matches.holders() {
+            if best.get(MATCHED - 1).is_some_and(|&(Reverse(least), ..)| depth < least) {
+                continue;
+            }
+            let Some(id) = self.shared.owner(view).filter(|&id| pool.contains(id)) else { continue };
+            let holder = (Reverse(depth), self.present(id).load.in_flight, id);
+            best.insert(best.partition_point(|other| *other < holder), holder);
+            best.truncate(MATCHED);
+        }
+        let hashed = (0..HASHED).filter_map(|attempt| self.slots.pick(key, attempt, |id| pool.contains(id)));
+        let chance = (0..CHANCE).map(|draw| pool.ids[self.chance(draw as u64, pool.ids.len())]);
+        let mut sample = SmallVec::new();
+        for id in best.into_iter().map(|(.., id)| id).chain(hashed).chain(chance) {
+            if !sample.contains(&id) {
+                sample.push(id);
             }
         }
-        let hashed = (0..HASHED).filter_map(|attempt| self.slots.pick(key, attempt, |id| in_pool(&id)));
-        let chance = (0..CHANCE).map(|draw| pool[self.chance(draw as u64, pool.len())]);
-        for id in best.into_iter().map(|(id, _)| id).chain(hashed).chain(chance) {
-            if candidates.iter().all(|candidate| candidate.worker != id) {
-                candidates.push(self.candidate(id, length, config, matches));
-            }
-        }
+        sample
     }
 
-    fn prefix_aware(&self, key: u64, threshold: Option<u32>, in_flight: u64, pool: &[WorkerId]) -> Choice {
-        let in_pool = |id: WorkerId| pool.binary_search(&id).is_ok();
+    fn prefix_aware(&self, key: u64, threshold: Option<u32>, pool: &Pool<'_>) -> Choice {
+        let in_pool = |id| pool.contains(id);
         let outstanding = |id: WorkerId| self.present(id).load.in_flight;
-        let home = self.slots.pick(key, 0, in_pool).unwrap_or(pool[0]);
+        let home = self.slots.pick(key, 0, in_pool).unwrap_or(pool.ids[0]);
         let spill = |worker| Choice { worker, reason: Reason::Spill, preferred: Some(home) };
         let at_home = Choice { worker: home, reason: Reason::Home, preferred: None };
         if let Some(threshold) = threshold {
-            return if outstanding(home) < threshold { at_home } else { spill(self.least_outstanding(pool)) };
+            return if outstanding(home) < threshold {
+                at_home
+            } else {
+                spill(self.least_outstanding(pool.ids))
+            };
         }
-        let bound = policy::relative_bound(in_flight, pool.len());
+        let bound = policy::relative_bound(pool.in_flight, pool.ids.len());
         let fits = |id: WorkerId| f64::from(outstanding(id)) + 1.0 <= bound;
         if fits(home) {
             return at_home;
@@ -445,7 +504,7 @@ impl State {
                 return spill(lighter);
             }
         }
-        spill(self.least_outstanding(pool))
+        spill(self.least_outstanding(pool.ids))
     }
 
     /// The worker with the fewest requests in flight, by chance among equals.

@@ -16,6 +16,8 @@ pub const MAX_WEIGHT: u32 = 64;
 pub struct WorkerSpec {
     /// Its stable name, usually its URL. Replicas that use equal names agree on homes.
     pub name: String,
+    /// Where it is reached, if its name does not say so. Handed back, never looked at.
+    pub endpoint: Option<String>,
     /// Slots in the selector, 1 to [`MAX_WEIGHT`].
     pub weight: u32,
     /// Size of its KV cache in tokens (`num_gpu_blocks * block_size`); `None` if unknown.
@@ -28,7 +30,7 @@ impl WorkerSpec {
     /// A worker of weight 1 of which nothing else is known.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), weight: 1, capacity_tokens: None, slowness: None }
+        Self { name: name.into(), endpoint: None, weight: 1, capacity_tokens: None, slowness: None }
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -54,6 +56,8 @@ pub struct WorkerView {
     pub id: WorkerId,
     /// Its stable name.
     pub name: String,
+    /// Where it is reached, if that was told.
+    pub endpoint: Option<String>,
     /// Slots in the selector.
     pub weight: u32,
     /// Whether probes and requests succeed.
@@ -137,6 +141,15 @@ pub(crate) struct Speed {
 }
 
 impl Speed {
+    /// Seconds observed, seconds expected, pairs: for a snapshot.
+    pub(crate) fn parts(&self) -> (f64, f64, u32) {
+        (self.observed_s, self.expected_s, self.pairs)
+    }
+
+    pub(crate) fn of_parts(observed_s: f64, expected_s: f64, pairs: u32) -> Self {
+        Self { observed_s, expected_s, pairs }
+    }
+
     /// 1 unless the worker is clearly off the fleet.
     pub(crate) fn slowness(&self) -> f64 {
         // Shrunk towards 1 by one second of evidence.
@@ -159,6 +172,15 @@ pub(crate) struct FleetSpeed {
 }
 
 impl FleetSpeed {
+    /// The sums of the fit: for a snapshot.
+    pub(crate) fn sums(&self) -> [f64; 5] {
+        [self.n, self.x, self.t, self.xx, self.xt]
+    }
+
+    pub(crate) fn of_sums([n, x, t, xx, xt]: [f64; 5]) -> Self {
+        Self { n, x, t, xx, xt }
+    }
+
     /// Adds one pair: tokens queued on the worker when the request was sent (its own included), seconds to the first token.
     pub(crate) fn observe(&mut self, worker: &mut Speed, tokens: f64, seconds: f64) {
         const DECAY: f64 = 0.998;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use proptest::prelude::*;
 use trunkline_core::{
-    Decision, Error, Millis, Policy, Prompt, Reason, RouteRequest, Router, RouterConfig, Usage, WorkerId,
-    WorkerSpec,
+    Best, Decision, Error, Millis, Policy, Prompt, Reason, RouteRequest, Router, RouterConfig, Usage,
+    WorkerId, WorkerSpec,
 };
 
 fn router_of(config: RouterConfig, workers: u32) -> Router {
@@ -405,6 +405,31 @@ fn bad_settings_are_named() {
     assert_eq!(twice, Err(Error::DuplicateWorker { name: "worker-0000".into() }));
     let wide = router.route(&RouteRequest::new(Prompt::WideTokens(&[1, -5])), Millis(0));
     assert_eq!(wide, Err(Error::TokenId { position: 1, value: -5 }));
+}
+
+#[test]
+fn a_batch_of_matches_equals_peeks() {
+    let router = router(6);
+    for number in 0..300 {
+        serve(&router, &tokens(number % 7, 32 * (number % 7), number % 11, 100), u64::from(number));
+    }
+    let asked: Vec<Vec<u32>> =
+        (0..100).map(|number| tokens(number % 9, 32 * (number % 9), number % 13, number * 3)).collect();
+    let wide: Vec<i64> = asked[20].iter().map(|&id| i64::from(id)).collect();
+    let mut prompts: Vec<Prompt<'_>> = asked.iter().map(|ids| Prompt::Tokens(ids)).collect();
+    prompts.extend([Prompt::WideTokens(&wide), Prompt::Text(&[b"short"]), Prompt::Tokens(&[])]);
+    let batch = router.match_batch(&prompts, Default::default()).expect("good tokens");
+    assert!(batch.iter().flatten().count() >= 50);
+    assert_eq!(batch.len(), prompts.len());
+    for (prompt, best) in prompts.iter().zip(batch) {
+        let peek = router.peek(prompt, Default::default()).expect("good tokens");
+        let workers = peek.workers.iter().filter(|(_, tokens)| *tokens == peek.matched_tokens);
+        let expected = workers.map(|&(worker, matched_tokens)| Best { worker, matched_tokens });
+        assert_eq!(best, expected.min_by_key(|best| best.worker));
+    }
+    let bad = router.match_batch(&[Prompt::Tokens(&[1]), Prompt::WideTokens(&[1, -1])], Default::default());
+    assert_eq!(bad, Err(Error::TokenId { position: 1, value: -1 }));
+    assert_eq!(router.match_batch(&[], Default::default()), Ok(Vec::new()));
 }
 
 #[test]

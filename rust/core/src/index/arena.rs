@@ -45,6 +45,11 @@ impl<T: Default> Chunks<T> {
         size_of::<T>() << self.shift
     }
 
+    /// Bytes of the list of chunks itself.
+    pub(super) fn directory_bytes(&self) -> usize {
+        size_of_val(&*self.chunks)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.chunks.len()
     }
@@ -54,7 +59,8 @@ impl<T: Default> Chunks<T> {
 pub(super) type Words = Chunks<AtomicU64>;
 
 /// Shares of a page, in 1/1024 of it: the size classes.
-const CLASSES: [u32; 20] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 85, 128, 170, 204, 256, 341, 512, 1024];
+pub(super) const CLASSES: [u32; 20] =
+    [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 85, 128, 170, 204, 256, 341, 512, 1024];
 /// Words of a page, and so of the longest slot.
 pub(super) const PAGE_SHIFT: u32 = 10;
 pub(super) const PAGE_WORDS: usize = 1 << PAGE_SHIFT;

@@ -6,6 +6,7 @@
 //! carries another tick has nothing left and is *stale*. Splitting a run needs no change here: its lower part keeps the
 //! number.
 
+use super::oldest::Oldest;
 use super::queue::Queue;
 use super::radix::{MAX_VIEWS, Space, Tree};
 use super::run::RunId;
@@ -56,7 +57,7 @@ pub(super) struct View {
 pub(super) struct Views {
     views: Vec<View>,
     /// Clock at the front of each view's queue.
-    fronts: Vec<Option<u32>>,
+    oldest: Oldest,
     unused: Vec<u16>,
     removed: Vec<u16>,
     queue_bytes: usize,
@@ -65,7 +66,7 @@ pub(super) struct Views {
 
 impl Views {
     pub(super) fn bytes(&self) -> usize {
-        self.queue_bytes + self.views.capacity() * (size_of::<View>() + size_of::<Option<u32>>())
+        self.queue_bytes + self.views.capacity() * size_of::<View>() + self.oldest.bytes()
     }
 
     pub(super) fn get(&self, view: u16) -> &View {
@@ -81,7 +82,11 @@ impl Views {
     }
 
     /// A view that is empty, `None` when all 65,536 are in use.
-    pub(super) fn add(&mut self, tree: &Tree, capacity_blocks: u64) -> Option<(u16, u32)> {
+    pub(super) fn add(&mut self, tree: &Tree, space: &mut Space, capacity_blocks: u64) -> Option<(u16, u32)> {
+        // Views come and go also while nothing is inserted.
+        while self.unused.is_empty() && self.views.len() == MAX_VIEWS && !self.removed.is_empty() {
+            self.sweep(tree, space);
+        }
         let view = match self.unused.pop() {
             Some(view) => view,
             None if self.views.len() < MAX_VIEWS => {
@@ -94,7 +99,7 @@ impl Views {
                     queue: Queue::default(),
                     compact_at: COMPACT_FROM,
                 });
-                self.fronts.push(None);
+                self.oldest.push();
                 self.views.len() as u16 - 1
             }
             None => return None,
@@ -113,6 +118,29 @@ impl Views {
         slot.generation = slot.generation.wrapping_add(1);
         (slot.blocks, slot.active_blocks) = (0, 0);
         self.removed.push(view);
+    }
+
+    /// Whether nothing names a removed view any more.
+    pub(super) fn is_swept(&self) -> bool {
+        self.removed.is_empty()
+    }
+
+    /// The view's uses that have something left, in the order of the queue.
+    pub(super) fn uses(&self, tree: &Tree, view: u16) -> Vec<(RunId, u32)> {
+        let uses = self.get(view).queue.iter().filter(|used| !used.is_stale(tree, view));
+        uses.map(|used| (used.run, used.clock)).collect()
+    }
+
+    /// Queues a use that a snapshot names. Returns the shares that carry its tick: 0 if it is stale.
+    pub(super) fn load_use(&mut self, tree: &Tree, view: u16, run: RunId, clock: u32) -> usize {
+        let mut carried = 0;
+        let mut used = Use { run, clock };
+        while used.run != RunId::NONE && !used.is_stale(tree, view) {
+            carried += 1;
+            used.run = tree.run(used.run).shape().parent;
+        }
+        self.push(tree, view, run, clock);
+        carried
     }
 
     /// Takes a bounded number of runs off views that were removed; an emptied view may be used again.
@@ -153,7 +181,7 @@ impl Views {
         let before = slot.queue.bytes();
         let result = change(slot);
         self.queue_bytes = self.queue_bytes + slot.queue.bytes() - before;
-        self.fronts[usize::from(view)] = slot.queue.front().map(|used| used.clock);
+        self.oldest.set(view, slot.queue.front().map(|used| used.clock));
         result
     }
 
@@ -167,24 +195,11 @@ impl Views {
     }
 
     /// Takes the run that was used longest ago off its view. `false` if all that is left is pinned.
-    pub(super) fn evict_oldest(&mut self, tree: &Tree, space: &mut Space, now: u32) -> bool {
-        if let Some((_, view)) = self.ages(now).max()
-            && self.evict(tree, space, view, u64::MAX)
-        {
-            return true;
-        }
-        // The oldest view is pinned throughout: try the others, oldest first.
-        let mut ages: Vec<_> = self.ages(now).collect();
-        ages.sort_unstable_by(|a, b| b.cmp(a));
-        ages.into_iter().any(|(_, view)| self.evict(tree, space, view, u64::MAX))
-    }
-
-    /// Ticks since the use at the front of each view's queue.
-    fn ages(&self, now: u32) -> impl Iterator<Item = (u32, u16)> {
-        self.fronts
-            .iter()
-            .enumerate()
-            .filter_map(move |(view, &front)| Some((now.wrapping_sub(front?), view as u16)))
+    pub(super) fn evict_oldest(&mut self, tree: &Tree, space: &mut Space) -> bool {
+        let Some(view) = self.oldest.first() else { return false };
+        // A view that is pinned throughout is passed over: the others, oldest first.
+        self.evict(tree, space, view, u64::MAX)
+            || self.oldest.all().into_iter().any(|view| self.evict(tree, space, view, u64::MAX))
     }
 
     /// Takes up to `blocks` blocks off the end of the view's least recently used path. `false` if all of it is pinned.

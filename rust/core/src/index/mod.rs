@@ -15,10 +15,14 @@
 //! - [`bytes`](Writer::bytes) does not exceed the budget after an insertion, whatever was inserted.
 
 mod arena;
+mod batch;
 mod evict;
+mod oldest;
+mod prefetch;
 mod queue;
 mod radix;
 mod run;
+mod save;
 mod seq;
 mod table;
 
@@ -33,6 +37,9 @@ use run::{Holder, MAX_RUN};
 
 /// Smallest budget that an index accepts, in bytes.
 pub const MIN_BUDGET: usize = 1 << 20;
+
+/// Largest budget, in bytes: slots of words have 32-bit numbers.
+pub const MAX_BUDGET: usize = 16 << 30;
 
 /// Bytes that runs and tables leave to queues, so that their growth seldom costs a page.
 const RESERVE: usize = 32 << 10;
@@ -76,12 +83,13 @@ pub struct Matches {
     marks: Vec<Mark>,
     views: Vec<u16>,
     path: Vec<Step>,
-    holders: Vec<Holder>,
+    /// Words of the holders of the run that is looked at.
+    holders: Vec<u64>,
     /// The parts of the walk, from the start of the prompt.
     pub segments: Vec<Segment>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Mark {
     round: u32,
     depth: u32,
@@ -130,21 +138,23 @@ impl Matches {
 
     /// Notes the copied holders of the next part of the walk, `start` to `start + same`. Returns how many count.
     fn note(&mut self, tree: &Tree, start: u32, same: u32) -> u32 {
+        let Self { round, marks, views, holders, .. } = self;
         let mut copies = 0;
-        for holder in &self.holders {
+        for holder in holders.iter().copied().map(Holder::unpack) {
             if holder.blocks == 0 || !tree.is_live(holder.view) {
                 continue;
             }
             copies += 1;
-            let (at, depth) = (usize::from(holder.view), start + same.min(u32::from(holder.blocks)));
-            if self.marks.len() <= at {
-                self.marks.resize(at + 1, Mark::default());
+            let at = usize::from(holder.view);
+            if at >= marks.len() {
+                marks.resize(at + 1, Mark::default());
             }
-            let mark = &mut self.marks[at];
+            let mark = &mut marks[at];
+            let depth = start + same.min(u32::from(holder.blocks));
             if start == 0 {
-                *mark = Mark { round: self.round, depth };
-                self.views.push(holder.view);
-            } else if mark.round == self.round && mark.depth == start {
+                *mark = Mark { round: *round, depth };
+                views.push(holder.view);
+            } else if *mark == (Mark { round: *round, depth: start }) {
                 mark.depth = depth;
             }
         }
@@ -152,42 +162,31 @@ impl Matches {
     }
 }
 
-/// Block hashes that are made as they are asked for, and kept.
-struct Hashes<'a, I> {
-    made: &'a mut Vec<BlockHash>,
+/// Where a look-up stands: below which run, at which block, and the blocks from there on.
+struct Walk<I> {
+    parent: RunId,
+    start: usize,
+    /// Block `start`, and what follows it. `None` at the end of the prompt or of what anybody holds of it.
+    first: Option<u64>,
     rest: I,
 }
 
-impl<I: Iterator<Item = BlockHash>> Hashes<'_, I> {
-    #[inline]
-    fn get(&mut self, at: usize) -> Option<u64> {
-        if at == self.made.len() {
-            self.made.push(self.rest.next()?);
-        }
-        Some(self.made[at].0)
+impl<I: Iterator<Item = BlockHash> + Clone> Walk<I> {
+    fn new(mut blocks: I) -> Self {
+        let first = blocks.next().map(|block| block.0);
+        Self { parent: RunId::NONE, start: 0, first, rest: blocks }
     }
+}
 
-    /// How many of a run's leading words are the hashes from block `start` on.
-    #[inline]
-    fn common(&mut self, start: usize, words: &[AtomicU64]) -> usize {
-        let equals = |(word, block): &(&AtomicU64, &BlockHash)| word.load(Ordering::Relaxed) == block.0;
-        let made = words.iter().zip(&self.made[start..]).take_while(equals).count();
-        if made == words.len() || start + made < self.made.len() {
-            return made;
-        }
-        let mut same = made;
-        for block in self.rest.by_ref() {
-            self.made.push(block);
-            if words[same].load(Ordering::Relaxed) != block.0 {
-                break;
-            }
-            same += 1;
-            if same == words.len() {
-                break;
-            }
-        }
-        same
+/// How many of a run's leading words are the hashes `first` and `rest`; takes no more of these than it must.
+#[inline]
+fn common(words: &[AtomicU64], first: u64, rest: &mut impl Iterator<Item = BlockHash>) -> usize {
+    let Some((head, tail)) = words.split_first() else { return 0 };
+    if head.load(Ordering::Relaxed) != first {
+        return 0;
     }
+    let equals = |word: &&AtomicU64| rest.next().is_some_and(|block| word.load(Ordering::Relaxed) == block.0);
+    1 + tail.iter().take_while(equals).count()
 }
 
 /// What an insertion pinned; give it back to [`Writer::unpin`].
@@ -214,10 +213,11 @@ pub struct Writer {
 }
 
 impl PrefixIndex {
-    /// An empty index that will not own more than `memory_budget` bytes (at least [`MIN_BUDGET`]), and its writer.
+    /// An empty index that will not own more than `memory_budget` bytes (at least [`MIN_BUDGET`], at most
+    /// [`MAX_BUDGET`]), and its writer.
     #[must_use]
     pub fn new(memory_budget: usize) -> (Arc<Self>, Writer) {
-        let budget = memory_budget.max(MIN_BUDGET);
+        let budget = memory_budget.clamp(MIN_BUDGET, MAX_BUDGET);
         let (tree, space) = Tree::new(budget);
         let index = Arc::new(Self { tree });
         (Arc::clone(&index), Writer { index, space, views: Views::default(), budget, tick: 0 })
@@ -225,48 +225,43 @@ impl PrefixIndex {
 
     /// Walks the prompt and notes how deep each view holds it. Asks for as many blocks as it needs and no more.
     ///
-    /// `made` holds the hashes of the first blocks and receives those that are asked for. Takes no lock; a writer that
-    /// changes a run under way makes the walk look at that run again. Cost: one hash per matched block that was not made,
-    /// two to three cache misses per run, O(holders) of the runs on the way.
-    pub fn find(
-        &self,
-        blocks: impl Iterator<Item = BlockHash>,
-        made: &mut Vec<BlockHash>,
-        now_ms: u32,
-        matches: &mut Matches,
-    ) {
+    /// Takes no lock; a writer that changes a run under way makes the walk look at that run again. Cost: one hash per matched
+    /// block, two to three cache misses per run, O(holders) of the runs on the way.
+    pub fn find(&self, blocks: impl Iterator<Item = BlockHash> + Clone, now_ms: u32, matches: &mut Matches) {
         matches.clear();
-        let mut hashes = Hashes { made, rest: blocks };
-        let (mut parent, mut start) = (RunId::NONE, 0usize);
-        while let Some(first) = hashes.get(start)
-            && let Some(id) = self.tree.child(parent, first)
-        {
-            let run = self.tree.run(id);
-            let version = run.seq.begin();
-            let shape = run.shape();
-            let Some(words) = self.tree.hash_words(shape) else { continue };
-            let same = hashes.common(start, words);
-            let copied = run.copy_holders(&self.tree.words, shape.holders, &mut matches.holders);
-            let uses = run.uses_at(now_ms);
-            if !copied || !run.seq.holds(version) || shape.parent != parent || same == 0 {
-                continue;
-            }
-            let copies = matches.note(&self.tree, start as u32, same as u32);
-            let whole = same == shape.len;
-            matches.path.push(Step {
-                run: id,
-                version,
-                holders: shape.holders as u32,
-                same: same as u32,
-                whole,
-            });
-            start += same;
-            matches.segments.push(Segment { end_block: start as u32, copies, uses });
-            if !whole {
-                return;
-            }
-            parent = id;
+        let mut walk = Walk::new(blocks);
+        while self.step(&mut walk, now_ms, matches) {}
+    }
+
+    /// Takes the walk through one run. `false` at its end; without progress if a writer came between.
+    #[inline]
+    fn step<I>(&self, walk: &mut Walk<I>, now_ms: u32, matches: &mut Matches) -> bool
+    where
+        I: Iterator<Item = BlockHash> + Clone,
+    {
+        let (parent, start) = (walk.parent, walk.start);
+        let Some(first) = walk.first else { return false };
+        let Some(id) = self.tree.child(parent, first) else { return false };
+        let run = self.tree.run(id);
+        let version = run.seq.begin();
+        let shape = run.shape();
+        let Some(words) = self.tree.hash_words(shape) else { return true };
+        let mut rest = walk.rest.clone();
+        let same = common(words, first, &mut rest);
+        let copied = run.copy_holders(&self.tree.words, shape.holders, &mut matches.holders);
+        let uses = run.uses_at(now_ms);
+        if !copied || !run.seq.holds(version) || shape.parent != parent || same == 0 {
+            return true;
         }
+        let copies = matches.note(&self.tree, start as u32, same as u32);
+        let whole = same == shape.len;
+        let holders = shape.holders as u32;
+        matches.path.push(Step { run: id, version, holders, same: same as u32, whole });
+        let end = start + same;
+        matches.segments.push(Segment { end_block: end as u32, copies, uses });
+        let next = if whole { rest.next().map(|block| block.0) } else { None };
+        *walk = Walk { parent: id, start: end, first: next, rest };
+        next.is_some()
     }
 }
 
@@ -298,7 +293,7 @@ impl Writer {
     /// A new, empty view. `capacity_blocks` is the size of the worker's cache; `None` bounds it by the budget alone.
     /// Returns `None` when 65,536 views are in use.
     pub fn add_view(&mut self, capacity_blocks: Option<u64>) -> Option<ViewId> {
-        let (index, generation) = self.views.add(&self.index.tree, capacity_blocks.unwrap_or(u64::MAX))?;
+        let (index, generation) = self.views.add(&self.index.tree, &mut self.space, capacity_blocks.unwrap_or(u64::MAX))?;
         Some(ViewId { index, generation })
     }
 
@@ -404,8 +399,13 @@ impl Writer {
         (parent != RunId::NONE).then_some(Pin { view, deepest: parent })
     }
 
+    /// Bytes that runs and tables may still grow by.
+    fn spare(&self) -> usize {
+        self.budget.saturating_sub(self.bytes() + RESERVE)
+    }
+
     fn evict_oldest(&mut self) -> bool {
-        self.views.evict_oldest(&self.index.tree, &mut self.space, self.tick)
+        self.views.evict_oldest(&self.index.tree, &mut self.space)
     }
 
     /// Gives the view the next run of the prompt: `found` below `parent`, cut if the prompt has only part of it, or a new one.
@@ -417,7 +417,7 @@ impl Writer {
         view: u16,
         now_ms: u32,
     ) -> Outcome {
-        let spare = self.budget.saturating_sub(self.bytes() + RESERVE);
+        let spare = self.spare();
         let (tree, space) = (&self.index.tree, &mut self.space);
         let (run, len) = match found {
             None => {

@@ -32,6 +32,11 @@ impl<T: Copy> Queue<T> {
         (self.len > 0).then(|| self.pieces[0][self.start])
     }
 
+    /// The items, from the front.
+    pub(super) fn iter(&self) -> impl Iterator<Item = T> {
+        (self.start..self.start + self.len).map(|at| self.pieces[at / PIECE][at % PIECE])
+    }
+
     pub(super) fn set_front(&mut self, item: T) {
         if self.len > 0 {
             self.pieces[0][self.start] = item;
@@ -100,6 +105,7 @@ mod tests {
                         model.retain(|item| item % 3 == value % 3);
                     }
                 }
+                prop_assert!(queue.iter().eq(model.iter().copied()));
                 prop_assert_eq!((queue.len(), queue.front()), (model.len(), model.front().copied()));
                 prop_assert!(queue.bytes() <= (queue.len() / PIECE + 2) * (PIECE * 4 + 16 + 64) + 64);
             }

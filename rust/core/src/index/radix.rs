@@ -4,10 +4,15 @@
 
 use smallvec::SmallVec;
 
-use super::arena::{Chunks, PAGE_SHIFT, Pages, Words};
+use super::arena::{CLASSES, Chunks, PAGE_SHIFT, Pages, Words};
+use super::prefetch::prefetch;
 use super::run::{Holder, MAX_RUN, Run, RunId, Shape};
 use super::table::{Place, Table};
 use crate::sync::{AtomicU64, Ordering};
+
+/// Cache lines of one run's words that a batch asks for in advance; the CPU sees the stream then and goes on by itself.
+const LINES_AHEAD: usize = 4;
+const WORDS_PER_LINE: usize = 8;
 
 /// Runs in one chunk.
 const RUN_SHIFT: u32 = 8;
@@ -20,7 +25,7 @@ pub(super) struct Tree {
     pub(super) words: Words,
     table: Table,
     /// One bit for each view that counts.
-    live: Box<[AtomicU64]>,
+    live: Box<[AtomicU64; MAX_VIEWS / 64]>,
 }
 
 /// The writers' side of a tree.
@@ -40,9 +45,10 @@ impl Tree {
         let page = size_of::<u64>() << PAGE_SHIFT;
         let tree = Self {
             runs: Chunks::new(budget / run_chunk + 1, RUN_SHIFT),
-            words: Chunks::new(budget / page + 1, PAGE_SHIFT),
+            // A restored index may lay its slots out anew, with one more page that is not full for each class.
+            words: Chunks::new(budget / page + 1 + CLASSES.len(), PAGE_SHIFT),
             table: Table::new(),
-            live: (0..MAX_VIEWS / 64).map(|_| AtomicU64::new(0)).collect(),
+            live: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
         };
         (tree, Space { pages: Pages::default(), free: RunId::NONE, chunks: 0, runs: 0, blocks: 0 })
     }
@@ -88,6 +94,29 @@ impl Tree {
         })
     }
 
+    /// Asks for the cache line of the table that `place` leads to.
+    #[inline]
+    pub(super) fn prefetch_entry(&self, place: Place) {
+        self.table.prefetch(place);
+    }
+
+    /// A run that is likely the one at `place`; asks for its header.
+    #[inline]
+    pub(super) fn prefetch_run(&self, place: Place) -> Option<RunId> {
+        let id = self.table.get(place, |_| true)?;
+        prefetch(self.run(id));
+        Some(id)
+    }
+
+    /// Asks for the first hashes of a run and for the holders outside its header.
+    #[inline]
+    pub(super) fn prefetch_words(&self, id: RunId) {
+        let run = self.run(id);
+        for words in [self.hash_words(run.shape()), run.spilled_holders(&self.words)].into_iter().flatten() {
+            words.iter().step_by(WORDS_PER_LINE).take(LINES_AHEAD).for_each(prefetch);
+        }
+    }
+
     /// The words of a run's hashes. `None` if a reader raced.
     #[inline]
     pub(super) fn hash_words(&self, shape: Shape) -> Option<&[AtomicU64]> {
@@ -99,7 +128,7 @@ impl Tree {
 impl Tree {
     /// All bytes that the tree owns.
     pub(super) fn bytes(&self, space: &Space) -> usize {
-        let directories = (self.runs.len() + self.words.len()) * 16 + MAX_VIEWS / 8;
+        let directories = self.runs.directory_bytes() + self.words.directory_bytes() + MAX_VIEWS / 8;
         let runs = space.chunks * self.runs.chunk_bytes();
         space.pages.bytes(&self.words) + runs + self.table.bytes() + directories
     }
@@ -241,9 +270,73 @@ impl Tree {
         words.iter().map(|word| word.load(Ordering::Relaxed))
     }
 
-    #[cfg(test)]
     pub(super) fn all_runs(&self, space: &Space) -> impl Iterator<Item = RunId> {
-        let ids = (0..(space.chunks << RUN_SHIFT) as u32).map(RunId);
+        let ids = (0..self.run_numbers(space) as u32).map(RunId);
         ids.filter(|&id| self.run(id).shape().len > 0)
+    }
+
+    /// Numbers of runs that are open, taken or free.
+    pub(super) fn run_numbers(&self, space: &Space) -> usize {
+        space.chunks << RUN_SHIFT
+    }
+
+    /// Whether there is a run of this number.
+    pub(super) fn is_run(&self, space: &Space, id: RunId) -> bool {
+        (id.0 as usize) < self.run_numbers(space) && self.run(id).shape().len > 0
+    }
+}
+
+/// To fill a new tree from a snapshot.
+impl Tree {
+    /// Opens the numbers up to this one. `false` if the tree has no such number.
+    pub(super) fn open_number(&self, space: &mut Space, id: RunId) -> bool {
+        let chunk = (id.0 >> RUN_SHIFT) as usize;
+        if chunk >= self.runs.len() {
+            return false;
+        }
+        while space.chunks <= chunk {
+            self.runs.open(space.chunks);
+            space.chunks += 1;
+        }
+        true
+    }
+
+    /// Makes the free run `id` a run below `parent`, without holders or uses. `false` if there are no pages for it.
+    pub(super) fn load_run(
+        &self,
+        space: &mut Space,
+        id: RunId,
+        parent: RunId,
+        hashes: &[u64],
+        spare: usize,
+    ) -> bool {
+        if space.pages.growth(&self.words, hashes.len()).is_none() {
+            return false;
+        }
+        let slot = self.store(space, hashes);
+        self.run(id).create(parent, slot, hashes.len());
+        if parent != RunId::NONE {
+            self.run(parent).count_child(1);
+        }
+        self.table.insert(Place::new(parent, hashes[0]), id, spare);
+        space.runs += 1;
+        space.blocks += hashes.len();
+        true
+    }
+
+    /// Lists the free runs, once all others are there. `false` if one of these has neither holders nor children.
+    pub(super) fn finish_load(&self, space: &mut Space) -> bool {
+        let mut sound = true;
+        for id in (0..self.run_numbers(space) as u32).rev().map(RunId) {
+            let run = self.run(id);
+            let shape = run.shape();
+            if shape.len == 0 {
+                run.clear(space.free);
+                space.free = id;
+            } else {
+                sound &= shape.holders > 0 || run.children() > 0;
+            }
+        }
+        sound
     }
 }

@@ -99,14 +99,20 @@ impl Run {
         words.slice(self.spilled.load(Ordering::Relaxed), holders * HOLDER_WORDS)
     }
 
-    /// Copies the holders that a shape announces. `false` if a reader raced.
+    /// The words of the holders that are outside the run, if any are.
     #[inline]
-    pub(super) fn copy_holders(&self, words: &Words, holders: usize, into: &mut Vec<Holder>) -> bool {
+    pub(super) fn spilled_holders<'a>(&self, words: &'a Words) -> Option<&'a [AtomicU64]> {
+        let holders = self.shape().holders;
+        (holders > INLINE)
+            .then(|| words.slice(self.spilled.load(Ordering::Relaxed), holders * HOLDER_WORDS))?
+    }
+
+    /// Copies the words of the holders that a shape announces. `false` if a reader raced.
+    #[inline]
+    pub(super) fn copy_holders(&self, words: &Words, holders: usize, into: &mut Vec<u64>) -> bool {
         into.clear();
         let Some(source) = self.holder_words(words, holders) else { return false };
-        into.extend(
-            source.iter().step_by(HOLDER_WORDS).map(|word| Holder::unpack(word.load(Ordering::Relaxed))),
-        );
+        into.extend(source.as_chunks::<HOLDER_WORDS>().0.iter().map(|pair| pair[0].load(Ordering::Relaxed)));
         true
     }
 
@@ -150,15 +156,14 @@ impl Run {
             self.slot.store(slot, Ordering::Relaxed);
             self.len.store(len as u32, Ordering::Release);
         });
-        for word in [&self.children, &self.uses, &self.used_ms] {
-            word.store(0, Ordering::Relaxed);
-        }
+        self.children.store(0, Ordering::Relaxed);
+        self.set_uses(0.0, 0);
     }
 
     /// Becomes the upper part of `whole`, with its uses; the holders follow.
     pub(super) fn copy_uses(&self, whole: &Self) {
-        self.uses.store(whole.uses.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.used_ms.store(whole.used_ms.load(Ordering::Relaxed), Ordering::Relaxed);
+        let (uses, used_ms) = whole.uses();
+        self.set_uses(uses, used_ms);
     }
 
     /// Becomes its own lower part: hangs below `parent`, has `len` blocks in `slot`, and each holder `at` blocks less.
@@ -175,9 +180,18 @@ impl Run {
         });
     }
 
+    /// Uses and the time up to which they are decayed.
+    pub(super) fn uses(&self) -> (f32, u32) {
+        (f32::from_bits(self.uses.load(Ordering::Relaxed)), self.used_ms.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_uses(&self, uses: f32, used_ms: u32) {
+        self.uses.store(uses.to_bits(), Ordering::Relaxed);
+        self.used_ms.store(used_ms, Ordering::Relaxed);
+    }
+
     pub(super) fn add_use(&self, now_ms: u32) {
-        self.uses.store((self.uses_at(now_ms) + 1.0).to_bits(), Ordering::Relaxed);
-        self.used_ms.store(now_ms, Ordering::Relaxed);
+        self.set_uses(self.uses_at(now_ms) + 1.0, now_ms);
     }
 
     /// Calls `visit` with each holder, its word and its pins.

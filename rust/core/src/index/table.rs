@@ -7,6 +7,7 @@
 
 use std::sync::OnceLock;
 
+use super::prefetch::prefetch;
 use super::run::RunId;
 use super::seq::Seq;
 use crate::key::combine;
@@ -115,6 +116,15 @@ impl Table {
             if found.is_some() || part.seq.holds(version) {
                 return found;
             }
+        }
+    }
+
+    /// Asks for the cache line at which a search for this place begins.
+    #[inline]
+    pub(super) fn prefetch(&self, place: Place) {
+        let part = &self.parts[place.part];
+        if let Some(mask) = part.len.load(Ordering::Acquire).checked_sub(1) {
+            prefetch(part.entry(place.tag & mask));
         }
     }
 

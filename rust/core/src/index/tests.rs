@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::snapshot::Reader;
 
 /// A view as sets of whole prefixes, each with the tick of its last use and the pins on it.
 #[derive(Debug, Default)]
@@ -48,7 +49,7 @@ fn blocks(prompt: &[u64]) -> Vec<BlockHash> {
 
 fn depths(index: &Writer, prompt: &[u64], views: &[ViewId]) -> Vec<u32> {
     let mut matches = Matches::default();
-    index.index.find(blocks(prompt).into_iter(), &mut Vec::new(), 0, &mut matches);
+    index.index.find(blocks(prompt).iter().copied(), 0, &mut matches);
     let listed: BTreeMap<usize, u32> = matches.holders().collect();
     for view in views {
         assert_eq!(listed.get(&view.index()).copied().unwrap_or(0), matches.depth(*view));
@@ -118,6 +119,25 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn apply(index: &mut Writer, views: &mut [ViewId], step: Step, now_ms: u32) {
+    match step {
+        Step::Insert { view, prompt } => index.insert(views[view], &blocks(&prompt), now_ms),
+        Step::Find { .. } => {}
+        Step::Replace { view } => {
+            index.remove_view(views[view]);
+            views[view] = index.add_view(Some(50)).expect("free");
+        }
+        Step::Capacity { view, blocks } => index.set_capacity(views[view], blocks),
+    }
+}
+
+/// Ends, copies and uses of the parts of a prompt.
+fn segments(index: &Writer, prompt: &[u64], now_ms: u32) -> Vec<Segment> {
+    let mut matches = Matches::default();
+    index.index.find(blocks(prompt).iter().copied(), now_ms, &mut matches);
+    matches.segments
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -152,6 +172,64 @@ proptest! {
             for (view, model) in views.iter().zip(&models) {
                 prop_assert_eq!(index.view_blocks(*view), model.prefixes.len() as u64);
             }
+        }
+    }
+
+    #[test]
+    fn a_restored_index_is_the_saved_one_and_goes_on_alike(
+        before in proptest::collection::vec(step(), 1..60),
+        after in proptest::collection::vec(step(), 1..60),
+    ) {
+        let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+        let mut views: Vec<ViewId> = (0..4).map(|_| index.add_view(Some(50)).expect("free")).collect();
+        for (now_ms, step) in before.into_iter().enumerate() {
+            apply(&mut index, &mut views, step, 1_000 * now_ms as u32);
+        }
+        let mut saved = Vec::new();
+        index.save(&views, 90_000, &mut saved);
+        let (_, mut restored) = PrefixIndex::new(MIN_BUDGET);
+        let capacity = |view: &ViewId| index.views.get(view.index).capacity_blocks;
+        let mut new_views: Vec<ViewId> =
+            views.iter().map(|view| restored.add_view(Some(capacity(view))).expect("free")).collect();
+        restored.load(&new_views, 90_000, &mut Reader::new(&saved)).expect("just saved");
+        check(&restored);
+        let mut again = Vec::new();
+        restored.save(&new_views, 90_000, &mut again);
+        prop_assert_eq!(&saved, &again);
+        for (now_ms, step) in after.into_iter().enumerate() {
+            apply(&mut index, &mut views, step.clone(), 90_000 + now_ms as u32);
+            apply(&mut restored, &mut new_views, step.clone(), 90_000 + now_ms as u32);
+            check(&restored);
+            for (view, new_view) in views.iter().zip(&new_views) {
+                prop_assert_eq!(index.view_blocks(*view), restored.view_blocks(*new_view));
+            }
+            if let Step::Find { prompt } | Step::Insert { prompt, .. } = step {
+                prop_assert_eq!(depths(&index, &prompt, &views), depths(&restored, &prompt, &new_views));
+                prop_assert_eq!(segments(&index, &prompt, 95_000), segments(&restored, &prompt, 95_000));
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_finds_what_as_many_look_ups_find(
+        stored in proptest::collection::vec((0usize..4, prompt()), 0..40),
+        asked in proptest::collection::vec(prompt(), 0..60),
+    ) {
+        let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+        let views: Vec<ViewId> = (0..4).map(|_| index.add_view(None).expect("free")).collect();
+        for (view, prompt) in stored {
+            index.insert(views[view], &blocks(&prompt), 0);
+        }
+        let mut found = vec![None; asked.len()];
+        let prompts = asked.iter().map(|prompt| blocks(prompt).into_iter());
+        index.index.find_batch(prompts, 7_000, |number, matches| {
+            let listed: Vec<_> = matches.holders().collect();
+            assert!(found[number].replace((listed, matches.segments.clone())).is_none(), "each once");
+        });
+        let mut matches = Matches::default();
+        for (prompt, found) in asked.iter().zip(found) {
+            index.index.find(blocks(prompt).iter().copied(), 7_000, &mut matches);
+            prop_assert_eq!(found, Some((matches.holders().collect(), matches.segments.clone())));
         }
     }
 
@@ -206,6 +284,52 @@ fn the_budget_is_never_exceeded_and_the_newest_prompts_survive() {
 }
 
 #[test]
+fn a_full_index_is_restored_within_its_budget() {
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+    let views: Vec<ViewId> = (0..3).map(|_| index.add_view(None).expect("free")).collect();
+    let unique =
+        |number: u64| (0..[3, 17, 31, 320, 64][number as usize % 5]).map(move |at| number << 20 | at);
+    for number in 0..3000 {
+        let prompt: Vec<u64> = unique(number).collect();
+        index.insert(views[number as usize % 3], &blocks(&prompt), 0);
+    }
+    let mut saved = Vec::new();
+    index.save(&views, 0, &mut saved);
+    let (_, mut restored) = PrefixIndex::new(MIN_BUDGET);
+    let new_views: Vec<ViewId> = (0..3).map(|_| restored.add_view(None).expect("free")).collect();
+    restored.load(&new_views, 0, &mut Reader::new(&saved)).expect("just saved");
+    check(&restored);
+    assert_eq!((restored.runs(), restored.blocks()), (index.runs(), index.blocks()));
+    for number in 0..3000 {
+        let prompt: Vec<u64> = unique(number).collect();
+        assert_eq!(depths(&index, &prompt, &views), depths(&restored, &prompt, &new_views));
+    }
+}
+
+#[test]
+fn an_index_that_shrank_is_numbered_anew() {
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+    let views: Vec<ViewId> = (0..2).map(|_| index.add_view(None).expect("free")).collect();
+    for number in 0..9_000u64 {
+        index.insert(views[0], &blocks(&[number, 7]), 0);
+    }
+    index.insert(views[1], &blocks(&[1 << 40, 8, 9]), 0);
+    index.insert(views[1], &blocks(&[1 << 40, 8, 10]), 0);
+    index.set_capacity(views[0], Some(4));
+    let mut saved = Vec::new();
+    index.save(&views, 0, &mut saved);
+    let (_, mut restored) = PrefixIndex::new(MIN_BUDGET);
+    let new_views: Vec<ViewId> = (0..2).map(|_| restored.add_view(None).expect("free")).collect();
+    restored.load(&new_views, 0, &mut Reader::new(&saved)).expect("just saved");
+    check(&restored);
+    assert!(restored.bytes() < index.bytes() / 2, "{} and {}", restored.bytes(), index.bytes());
+    for prompt in [vec![8_999, 7], vec![8_998, 7], vec![8_997, 7], vec![1 << 40, 8, 9], vec![1 << 40, 8, 10]]
+    {
+        assert_eq!(depths(&index, &prompt, &views), depths(&restored, &prompt, &new_views));
+    }
+}
+
+#[test]
 fn a_prompt_larger_than_the_budget_is_stored_in_part() {
     let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
     let view = index.add_view(None).expect("free");
@@ -223,9 +347,8 @@ fn uses_decay_and_part_where_prompts_part() {
     let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
     let view = index.add_view(None).expect("free");
     let uses = |index: &Writer, prompt: &[u64], now_ms| {
-        let mut matches = Matches::default();
-        index.index.find(blocks(prompt).into_iter(), &mut Vec::new(), now_ms, &mut matches);
-        matches.segments.iter().map(|segment| (segment.end_block, segment.uses)).collect::<Vec<_>>()
+        let segments = segments(index, prompt, now_ms);
+        segments.iter().map(|segment| (segment.end_block, segment.uses)).collect::<Vec<_>>()
     };
     index.insert(view, &blocks(&[1, 2, 3, 4]), 0);
     index.insert(view, &blocks(&[1, 2]), 0);
