@@ -1,4 +1,5 @@
-//! A gateway without Python: `serve --port 8080 --admin-port 8081 --policy kv_aware --worker http://127.0.0.1:8000 ...`
+//! A gateway without Python: `serve --port 8080 --admin-port 8081 --policy kv_aware --worker http://127.0.0.1:8000
+//! ...`
 //!
 //! SIGTERM and SIGINT drain it: the port closes, running requests finish, then it exits with 0.
 

@@ -5,15 +5,19 @@ use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
 use crate::body::AnswerBody;
+use crate::endpoint::MAX_TARGET_BYTES;
+use crate::upstream::FaultKind;
 
 /// Seconds that a client is asked to wait when all workers are busy or gone.
 pub(crate) const RETRY_AFTER_S: u16 = 1;
 
 /// A refusal of ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Refusal {
     /// The method cannot be forwarded.
     Method,
+    /// The path and query are longer than what is forwarded.
+    LongTarget,
     /// The body ended early or its framing is broken.
     BrokenBody,
     /// The body did not arrive in time.
@@ -22,52 +26,51 @@ pub(crate) enum Refusal {
     LargeBody { max_bytes: usize },
     /// No worker is in rotation for this request.
     NoWorker,
-    /// Every worker that was asked failed.
-    Failed,
-    /// The worker did not answer in time.
-    Late,
+    /// The workers that were asked failed, the last one in this way.
+    Failed(FaultKind),
 }
 
 impl Refusal {
     /// The answer's status.
-    pub(crate) fn status(self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::LongTarget => StatusCode::URI_TOO_LONG,
             Self::BrokenBody => StatusCode::BAD_REQUEST,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::LargeBody { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NoWorker => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Failed => StatusCode::BAD_GATEWAY,
-            Self::Late => StatusCode::GATEWAY_TIMEOUT,
+            Self::Failed(FaultKind::FirstByteTimeout) => StatusCode::GATEWAY_TIMEOUT,
+            Self::Failed(_) => StatusCode::BAD_GATEWAY,
         }
     }
 
-    fn message(self) -> String {
+    fn message(&self) -> String {
         match self {
             Self::Method => "This method cannot be forwarded.".into(),
+            Self::LongTarget => format!("Path and query are over the limit of {MAX_TARGET_BYTES} bytes."),
             Self::BrokenBody => "The body of the request is incomplete or malformed.".into(),
             Self::SlowBody => "The body of the request did not arrive in time.".into(),
             Self::LargeBody { max_bytes } => {
                 format!("The body of the request is over the limit of {max_bytes} bytes.")
             }
             Self::NoWorker => "No worker can take this request now.".into(),
-            Self::Failed => "The workers that were asked failed before they answered.".into(),
-            Self::Late => "The worker did not begin its answer in time.".into(),
+            Self::Failed(fault) => format!("No worker began to answer this request: {fault}."),
         }
     }
 
-    fn kind(self) -> &'static str {
+    fn kind(&self) -> &'static str {
         match self {
-            Self::Method | Self::BrokenBody | Self::SlowBody | Self::LargeBody { .. } => {
+            Self::Method | Self::LongTarget | Self::BrokenBody | Self::SlowBody | Self::LargeBody { .. } => {
                 "invalid_request_error"
             }
             Self::NoWorker => "service_unavailable",
-            Self::Failed | Self::Late => "upstream_error",
+            Self::Failed(_) => "upstream_error",
         }
     }
 
     /// The answer: `{"error": {"message", "type", "param", "code"}}`, with `Retry-After` where trying again may help.
-    pub(crate) fn answer(self) -> Response<AnswerBody> {
+    pub(crate) fn answer(&self) -> Response<AnswerBody> {
         let status = self.status();
         let error = serde_json::json!({
             "error": {"message": self.message(), "type": self.kind(), "param": null, "code": status.as_u16()}
@@ -103,9 +106,11 @@ mod tests {
 
     #[test]
     fn refusals_are_openai_shaped_and_shedding_says_when_to_return() {
-        for (refusal, retry) in
-            [(Refusal::LargeBody { max_bytes: 7 }, false), (Refusal::NoWorker, true), (Refusal::Failed, true)]
-        {
+        for (refusal, retry) in [
+            (Refusal::LargeBody { max_bytes: 7 }, false),
+            (Refusal::NoWorker, true),
+            (Refusal::Failed(FaultKind::Closed), true),
+        ] {
             let answer = refusal.answer();
             assert_eq!(answer.headers().contains_key(RETRY_AFTER), retry, "{refusal:?}");
             let AnswerBody::Own(Some(body)) = answer.into_body() else { panic!("no body") };

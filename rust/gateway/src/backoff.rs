@@ -1,7 +1,8 @@
 //! Leaves a worker alone for a moment after it said "busy" or failed, without taking it out of rotation.
 //!
-//! A worker that refuses at once looks idle, so without a pause it would attract every request (a black hole). The pause is
-//! short, grows while the refusals go on, and ends with the first good answer; when every worker is paused, none is.
+//! A worker that refuses at once looks idle, so without a pause it would attract every request (a black hole). The
+//! pause is short, grows while the refusals go on, and ends with the first good answer; when every worker is paused,
+//! none is.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,8 +31,8 @@ impl Backoff {
         self.pause(now, (SHORT_MS << before.min(4)).max(asked).min(BUSY_MS))
     }
 
-    /// The worker failed with a server error. One failure may be the request's own doing, so the pause begins with the
-    /// second in a row. Returns the end of the pause.
+    /// The worker failed with a server error. One failure may be the request's own doing, so the pause begins with
+    /// the second in a row. Returns the end of the pause.
     pub(crate) fn failed(&self, now: Millis) -> Millis {
         match self.refusals.fetch_add(1, Ordering::Relaxed) {
             0 => now,

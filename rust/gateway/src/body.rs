@@ -1,16 +1,17 @@
 //! The body of an answer on its way to the client. It passes every byte on as it is and keeps the books meanwhile.
 //!
 //! * The first byte that is no SSE comment is the first token.
-//! * The request is completed when the worker's last byte was read (or the stream's `[DONE]`), before that byte goes on: a
-//!   client's next request finds its load gone.
-//! * A worker that stops half-way is never hidden: a stream ends with an error event and without `[DONE]`, and then as any
-//!   other answer the client's connection is cut.
+//! * The request is completed when the worker's last byte was read (or the stream's `[DONE]`), before that byte goes
+//!   on: a client's next request finds its load gone.
+//! * A worker that stops half-way is never hidden: a stream ends with an error event and without `[DONE]`, and then
+//!   as any other answer the client's connection is cut.
 //! * A client that leaves drops the body: the books are closed and so is the worker's connection.
 //!
-//! Nothing is queued here: hyper asks for the next frame when the client has room for it, and the worker's connection is
-//! read when a frame was asked for.
+//! Nothing is queued here: hyper asks for the next frame when the client has room for it, and the worker's connection
+//! is read when a frame was asked for.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -19,12 +20,14 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use crate::booking::Booking;
-use crate::metrics::Metrics;
+use crate::server::Shared;
 use crate::upstream::Lease;
 use crate::usage::{self, Tail};
 
 /// Ends the event that a cut left open, then says what happened in OpenAI's words.
-const CUT_EVENT: &[u8] = b"\n\ndata: {\"error\":{\"message\":\"The worker stopped before the end of its answer.\",\"type\":\"upstream_error\",\"param\":null,\"code\":502}}\n\n";
+const CUT_EVENT: &[u8] =
+    b"\n\ndata: {\"error\":{\"message\":\"The worker stopped before the end of its answer.\",\
+    \"type\":\"upstream_error\",\"param\":null,\"code\":502}}\n\n";
 const DONE_EVENT: &[u8] = b"data: [DONE]\n\n";
 
 /// The worker stopped before the end of its answer. Ends the client's connection.
@@ -39,12 +42,6 @@ pub(crate) enum AnswerBody {
     Own(Option<Bytes>),
     /// Passed on from a worker.
     Relay(Box<Relay>),
-}
-
-impl From<&'static str> for AnswerBody {
-    fn from(text: &'static str) -> Self {
-        Bytes::from_static(text.as_bytes()).into()
-    }
 }
 
 impl From<Bytes> for AnswerBody {
@@ -108,8 +105,7 @@ pub(crate) struct Relay {
     first_token: FirstToken,
     tail: Tail,
     is_event_stream: bool,
-    client_disconnects: prometheus_client::metrics::counter::Counter,
-    cut_answers: prometheus_client::metrics::counter::Counter,
+    shared: Arc<Shared>,
 }
 
 /// What a relay is made of.
@@ -119,15 +115,18 @@ pub(crate) struct RelayParts {
     pub(crate) lease: Lease,
     pub(crate) booking: Option<Booking>,
     pub(crate) is_event_stream: bool,
-    /// When the request arrived, if its time to first token counts.
+    /// When the request arrived, if this is a generation, whose time to first token says how fast the worker is.
     pub(crate) since: Option<Instant>,
 }
 
 impl Relay {
     /// Begins to pass an answer on.
-    pub(crate) fn new(parts: RelayParts, metrics: &Metrics) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, parts: RelayParts) -> Self {
         let RelayParts { incoming, first, lease, mut booking, is_event_stream, since } = parts;
-        let mut first_token = FirstToken::Awaited { since, in_comment: false };
+        let mut first_token = match since {
+            Some(since) => FirstToken::Awaited { since, in_comment: false },
+            None => FirstToken::Over,
+        };
         if !is_event_stream {
             // An answer in one piece begins when it is complete.
             first_token.arrived(&mut booking);
@@ -141,8 +140,7 @@ impl Relay {
             first_token,
             tail: Tail::default(),
             is_event_stream,
-            client_disconnects: metrics.client_disconnects.clone(),
-            cut_answers: metrics.cut_answers.clone(),
+            shared,
         };
         if relay.first.is_none() && relay.incoming.is_end_stream() {
             relay.end(None);
@@ -236,7 +234,7 @@ impl Relay {
     fn cut(&mut self) -> Result<Frame<Bytes>, Cut> {
         self.booking = None;
         self.lease = None;
-        self.cut_answers.inc();
+        self.shared.metrics.cut_answers.inc();
         if self.is_event_stream {
             self.stage = Stage::Cutting;
             let event = if self.tail.ends_with(b"\n\n") { &CUT_EVENT[2..] } else { CUT_EVENT };
@@ -250,7 +248,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         if matches!(self.stage, Stage::Passing) {
-            self.client_disconnects.inc();
+            self.shared.metrics.client_disconnects.inc();
         }
     }
 }
@@ -258,8 +256,12 @@ impl Drop for Relay {
 /// Finds the first token in a stream that may begin with comments.
 #[derive(Debug)]
 enum FirstToken {
-    Awaited { since: Option<Instant>, in_comment: bool },
-    Seen,
+    Awaited {
+        since: Instant,
+        in_comment: bool,
+    },
+    /// It came, or there is none to wait for.
+    Over,
 }
 
 impl FirstToken {
@@ -272,7 +274,7 @@ impl FirstToken {
     }
 
     fn arrived(&mut self, booking: &mut Option<Booking>) {
-        if let (Self::Awaited { since, .. }, Some(booking)) = (std::mem::replace(self, Self::Seen), booking) {
+        if let (Self::Awaited { since, .. }, Some(booking)) = (std::mem::replace(self, Self::Over), booking) {
             booking.first_token(since);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use trunkline_core::{Decision, Millis, Usage};
+use trunkline_core::{Decision, Usage};
 
 use crate::fleet::Worker;
 use crate::server::Shared;
@@ -36,13 +36,11 @@ impl Booking {
         Self { shared, worker, decision, open: true, waits_for_first_token: true }
     }
 
-    /// The first token arrived; `since` is when the request did, or `None` if that says nothing about the worker's speed.
-    pub(crate) fn first_token(&mut self, since: Option<Instant>) {
+    /// The first token of a generation arrived; `since` is when the request did.
+    pub(crate) fn first_token(&mut self, since: Instant) {
         if std::mem::take(&mut self.waits_for_first_token) {
-            self.shared.fleet.router.first_token(self.decision.id, self.now());
-            if let Some(since) = since {
-                self.shared.metrics.first_token(since.elapsed());
-            }
+            self.shared.fleet.router.first_token(self.decision.id, self.shared.now());
+            self.shared.metrics.first_token(since.elapsed());
         }
     }
 
@@ -53,13 +51,9 @@ impl Booking {
 
     fn close(&mut self, usage: Option<Usage>) {
         if std::mem::take(&mut self.open) {
-            self.shared.fleet.router.complete(self.decision.id, usage, self.now());
+            self.shared.fleet.router.complete(self.decision.id, usage, self.shared.now());
             self.worker.in_flight.fetch_sub(1, Ordering::Relaxed);
         }
-    }
-
-    fn now(&self) -> Millis {
-        self.shared.now()
     }
 }
 

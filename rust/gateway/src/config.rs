@@ -10,17 +10,19 @@ use crate::error::Error;
 pub struct GatewayConfig {
     /// Where clients connect. Port 0 takes a free port. Default 127.0.0.1:8080.
     pub listen: SocketAddr,
-    /// Where `/metrics`, `/livez`, `/readyz` and `/admin` are served; `None` serves none of them. Default 127.0.0.1:8081:
-    /// the admin API changes the fleet, so it is on loopback until somebody decides otherwise.
+    /// Where `/metrics`, `/livez`, `/readyz` and `/admin` are served; `None` serves none of them. Default
+    /// 127.0.0.1:8081: the admin API changes the fleet, so it is on loopback until somebody decides otherwise.
     pub admin_listen: Option<SocketAddr>,
     /// Threads that carry requests, 0 to 256; 0 takes one per core. Default 0.
     pub threads: usize,
-    /// Largest request body in bytes, 1 KiB to 4 GiB; more is answered with 413. Default 64 MiB: a prompt with a few images.
+    /// Largest request body in bytes, 1 KiB to 4 GiB; more is answered with 413. Default 64 MiB: a prompt with a few
+    /// images.
     pub max_body_bytes: usize,
-    /// Longest wait for a connection to a worker, 1 ms to 60 s. Default 2 s: workers are near, and another one can serve.
+    /// Longest wait for a connection to a worker, 1 ms to 60 s. Default 2 s: workers are near, and another one can
+    /// serve.
     pub connect_timeout: Duration,
-    /// Longest wait for the head of a worker's answer, at least 1 ms; then another worker is asked. Default `None`: a long
-    /// prompt in a long queue is not a fault.
+    /// Longest wait for the head of a worker's answer, at least 1 ms; then another worker is asked. Default `None`: a
+    /// long prompt in a long queue is not a fault.
     pub first_byte_timeout: Option<Duration>,
     /// Time between two health probes of a worker, 20 ms to 60 s. Default 1 s.
     pub probe_interval: Duration,

@@ -1,17 +1,27 @@
 //! A worker's URL, taken apart once.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use http::Uri;
 use http::header::HeaderValue;
 use http::uri::PathAndQuery;
 
+use socket2::{SockRef, TcpKeepalive};
+
 use crate::error::Error;
+
+/// Longest target of a request that is forwarded, and longest prefix of a worker: together they fit into a target.
+pub(crate) const MAX_TARGET_BYTES: usize = 32 << 10;
+const MAX_PREFIX_BYTES: usize = 2 << 10;
+/// Silence on a connection after which the kernel asks whether anybody is there.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Where a worker listens and what stands before its paths.
 #[derive(Debug, Clone)]
 pub(crate) struct Endpoint {
-    /// `http://host:port/prefix` without a slash at its end: the worker's name in the router, in metrics and in answers.
+    /// `http://host:port/prefix` without a slash at its end: the worker's name in the router, in metrics and in
+    /// answers.
     pub(crate) url: String,
     /// The `Host` header it gets.
     pub(crate) host_header: HeaderValue,
@@ -42,6 +52,9 @@ impl Endpoint {
         let port = authority.port_u16().unwrap_or(80);
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let prefix = uri.path().trim_end_matches('/').to_owned();
+        if prefix.len() > MAX_PREFIX_BYTES {
+            return Err(refuse());
+        }
         let url = format!("http://{authority}{prefix}");
         Ok(Self {
             host_header: HeaderValue::from_str(authority.as_str()).map_err(|_| refuse())?,
@@ -61,6 +74,9 @@ impl Endpoint {
             None => tokio::net::TcpStream::connect((self.host.as_str(), self.port)).await?,
         };
         stream.set_nodelay(true)?;
+        // A worker whose machine is gone answers no packet: its streams end instead of waiting for ever.
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3).with_retries(3);
+        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
         Ok(stream)
     }
 
@@ -73,7 +89,7 @@ impl Endpoint {
             Some(query) => format!("{}{path}?{query}", self.prefix),
             None => format!("{}{path}", self.prefix),
         };
-        Uri::try_from(text).expect("parts of valid targets join to a valid target")
+        Uri::try_from(text).expect("parts of valid targets within their limits join to a valid target")
     }
 }
 
@@ -87,12 +103,17 @@ mod tests {
         assert_eq!(plain.url, "http://127.0.0.1:8000");
         assert_eq!(plain.address, Some(([127, 0, 0, 1], 8000).into()));
         let target: PathAndQuery = "/v1/a%20b?x=1&y".parse().unwrap();
-        assert_eq!(plain.target(&target, target.path()), "/v1/a%20b?x=1&y");
-        assert_eq!(plain.target(&target, "/z"), "/z?x=1&y");
+        let joined = |endpoint: &Endpoint, path| endpoint.target(&target, path).to_string();
+        assert_eq!(joined(&plain, target.path()), "/v1/a%20b?x=1&y");
+        assert_eq!(joined(&plain, "/z"), "/z?x=1&y");
 
         let under = Endpoint::parse("http://gpu-7/models/a/").unwrap();
         assert_eq!((under.url.as_str(), under.port, under.address), ("http://gpu-7/models/a", 80, None));
-        assert_eq!(under.target(&target, target.path()), "/models/a/v1/a%20b?x=1&y");
+        assert_eq!(joined(&under, target.path()), "/models/a/v1/a%20b?x=1&y");
+        let longest = format!("http://gpu-7/{}", "p".repeat(MAX_PREFIX_BYTES - 1));
+        let long: PathAndQuery = format!("/{}", "a".repeat(MAX_TARGET_BYTES - 1)).parse().unwrap();
+        Endpoint::parse(&longest).unwrap().target(&long, long.path());
+        assert!(Endpoint::parse(&format!("{longest}p")).is_err());
         assert_eq!(under.host_header, "gpu-7");
 
         let six = Endpoint::parse("http://[::1]:9").unwrap();

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-/// Why a gateway did not start, or a change of its fleet was refused. Nothing was changed.
+/// Why a gateway did not start, or a change of its fleet was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,7 +1,7 @@
 //! The workers: who they are, what they serve, how they are. One truth for all threads.
 //!
-//! Requests read an immutable [`Snapshot`] without locking; changes (a worker added, a model list that differs) build a new
-//! one. The router knows workers by [`WorkerId`], which is also their place in the snapshot.
+//! Requests read an immutable [`Snapshot`] without locking; changes (a worker added, a model list that differs) build
+//! a new one. The router knows workers by [`WorkerId`], which is also their place in the snapshot.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -114,7 +114,8 @@ impl Snapshot {
         self.by_id.get(id.0 as usize)?.as_ref()
     }
 
-    /// Who serves `model`; `None` means anybody, which is also right when nobody lists it: a worker's own refusal names it.
+    /// Who serves `model`; `None` means anybody, which is also right when nobody lists it: a worker's own refusal
+    /// names it.
     pub(crate) fn eligible(&self, model: Option<&str>) -> Option<&[WorkerId]> {
         self.restricted.get(model?).map(Vec::as_slice)
     }
@@ -167,10 +168,23 @@ impl Fleet {
     }
 
     /// Adds a worker that may be used at once. The caller starts its probes.
+    ///
+    /// A worker of this name that the router knows already, with its weight and what it is believed to hold, is taken
+    /// over.
     pub(crate) fn add(&self, url: &str) -> Result<Arc<Worker>, Error> {
         let endpoint = Endpoint::parse(url)?;
         let _guard = self.change.lock();
-        let id = self.router.add_worker(WorkerSpec::new(&endpoint.url))?;
+        if self.snapshot().named(&endpoint.url).is_some() {
+            return Err(trunkline_core::Error::DuplicateWorker { name: endpoint.url }.into());
+        }
+        let id = match self.router.worker(&endpoint.url) {
+            Some(id) => {
+                self.router.set_healthy(id, true)?;
+                self.router.drain_worker(id, false)?;
+                id
+            }
+            None => self.router.add_worker(WorkerSpec::new(&endpoint.url))?,
+        };
         let worker = Arc::new(Worker {
             id,
             endpoint,
@@ -193,7 +207,8 @@ impl Fleet {
     pub(crate) fn remove(&self, url: &str) -> Result<(), Error> {
         let _guard = self.change.lock();
         let worker = self.find(url)?;
-        self.router.remove_worker(worker.id)?;
+        // An error means that somebody has removed it from the router already.
+        let _ = self.router.remove_worker(worker.id);
         worker.health.retire();
         let workers = self.snapshot().workers.iter().filter(|other| other.id != worker.id).cloned().collect();
         self.snapshot.store(Arc::new(Snapshot::new(workers)));
@@ -203,6 +218,7 @@ impl Fleet {
 
     /// Starts draining a worker: nothing new, what runs there finishes.
     pub(crate) fn drain(&self, url: &str) -> Result<(), Error> {
+        let _guard = self.change.lock();
         let worker = self.find(url)?;
         self.router.drain_worker(worker.id, true)?;
         worker.draining.store(true, Ordering::Relaxed);
@@ -278,8 +294,10 @@ impl Fleet {
     /// Puts a worker back into rotation. If it was seen to refuse connections, it restarted, and its cache is lost.
     pub(crate) fn bring_back(&self, worker: &Worker) {
         if worker.health.take_cache_lost() {
-            // An error means that it was removed meanwhile.
-            let _ = self.router.reset_worker(worker.id);
+            worker.health.unless_retired(|| {
+                // An error means that the router's worker was removed by somebody else.
+                let _ = self.router.reset_worker(worker.id);
+            });
         }
         worker.health.change(true, || self.tell(worker, true));
     }
@@ -325,6 +343,18 @@ mod tests {
         assert!(!fleet.is_ready());
         fleet.add("http://a:1").unwrap();
         assert!(fleet.is_ready());
+    }
+
+    #[test]
+    fn a_worker_that_the_router_knows_is_taken_over() {
+        let router = Arc::new(Router::new(RouterConfig::default()).unwrap());
+        let id = router.add_worker(WorkerSpec { weight: 3, ..WorkerSpec::new("http://a:1") }).unwrap();
+        router.drain_worker(id, true).unwrap();
+        let fleet = Fleet::new(Arc::clone(&router), 1);
+        assert_eq!(fleet.add("http://a:1/").unwrap().id, id);
+        let view = &router.workers()[0];
+        assert_eq!((view.weight, view.draining, view.healthy), (3, false, true));
+        assert!(fleet.add("http://a:1").is_err(), "but only once");
     }
 
     #[test]

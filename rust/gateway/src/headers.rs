@@ -1,7 +1,7 @@
 //! Headers on their way through: what stops here, what is replaced, what is added.
 //!
-//! End-to-end headers pass as they are, in their order, repeats and odd bytes included. What belongs to one connection only
-//! stops here (RFC 9110, section 7.6.1): the names below, and those that `Connection` lists.
+//! End-to-end headers pass as they are, in their order, repeats and odd bytes included. What belongs to one
+//! connection only stops here (RFC 9110, section 7.6.1): the names below, and those that `Connection` lists.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
@@ -29,9 +29,23 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     }
 }
 
-/// Removes what belongs to the connection a message came on. What stays keeps its order.
-pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    if !headers.keys().any(is_hop_by_hop) {
+/// Removes from a request what belongs to the client's connection. What stays keeps its order.
+///
+/// `Expect` stops here as well: we have read the whole body, so nobody needs to be asked whether it is welcome.
+pub(crate) fn strip_request(headers: &mut HeaderMap) {
+    strip(headers, |name| is_hop_by_hop(name) || *name == header::EXPECT);
+}
+
+/// Removes from an answer what belongs to the worker's connection. What stays keeps its order.
+///
+/// A length beside a transfer encoding goes as well: the encoding counts (RFC 9112, section 6.3).
+pub(crate) fn strip_answer(headers: &mut HeaderMap) {
+    let encoded = headers.contains_key(header::TRANSFER_ENCODING);
+    strip(headers, |name| is_hop_by_hop(name) || (encoded && *name == header::CONTENT_LENGTH));
+}
+
+fn strip(headers: &mut HeaderMap, stops_here: impl Fn(&HeaderName) -> bool) {
+    if !headers.keys().any(&stops_here) {
         return;
     }
     let listed: SmallVec<[HeaderName; 2]> = headers
@@ -46,7 +60,7 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for (next, value) in headers.drain() {
         // A repeat comes without its name.
         if let Some(next) = next {
-            name = (!is_hop_by_hop(&next) && !listed.contains(&next)).then_some(next);
+            name = (!stops_here(&next) && !listed.contains(&next)).then_some(next);
         }
         if let Some(name) = &name {
             kept.append(name.clone(), value);
@@ -57,8 +71,14 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 
 /// The value of [`DECISION`].
 pub(crate) fn decision_value(reason: &'static str, decision: &Decision) -> HeaderValue {
-    let text = format!("{reason};{}/{}", decision.matched_tokens, decision.prompt_tokens);
-    HeaderValue::try_from(text).expect("a reason and two numbers are visible ASCII")
+    let mut digits = itoa::Buffer::new();
+    let mut text = SmallVec::<[u8; 48]>::new();
+    text.extend_from_slice(reason.as_bytes());
+    text.push(b';');
+    text.extend_from_slice(digits.format(decision.matched_tokens).as_bytes());
+    text.push(b'/');
+    text.extend_from_slice(digits.format(decision.prompt_tokens).as_bytes());
+    HeaderValue::from_bytes(&text).expect("a reason and two numbers are visible ASCII")
 }
 
 #[cfg(test)]
@@ -93,7 +113,7 @@ mod tests {
             ("transfer-encoding", b"chunked"),
             ("cookie", b"a=b; c=d"),
         ]);
-        strip_hop_by_hop(&mut headers);
+        strip_answer(&mut headers);
         let wanted: [(&str, &[u8]); 6] = [
             ("host", b"a"),
             ("x-repeated", b"one"),
@@ -115,15 +135,24 @@ mod tests {
             ("x-c", b"1"),
             ("x-d", b"1"),
         ]);
-        strip_hop_by_hop(&mut headers);
+        strip_answer(&mut headers);
         assert_eq!(lines(&headers), [("x-d", b"1".as_slice())]);
+    }
+
+    #[test]
+    fn expect_stops_with_the_request_only() {
+        let mut headers = map(&[("expect", b"100-continue"), ("a", b"1")]);
+        strip_answer(&mut headers);
+        assert_eq!(headers.len(), 2);
+        strip_request(&mut headers);
+        assert_eq!(lines(&headers), [("a", b"1".as_slice())]);
     }
 
     #[test]
     fn nothing_to_strip_changes_nothing() {
         let before = map(&[("b", b"1"), ("a", b"2"), ("b", b"3")]);
         let mut headers = before.clone();
-        strip_hop_by_hop(&mut headers);
+        strip_answer(&mut headers);
         assert_eq!(lines(&headers), lines(&before));
     }
 }

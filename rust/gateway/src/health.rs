@@ -1,9 +1,11 @@
-//! Whether a worker takes requests: one task per worker probes it, and requests that fail to connect add what they see.
+//! Whether a worker takes requests: one task per worker probes it, and requests that fail to connect add what they
+//! see.
 //!
-//! A worker is used from the moment it is added. It leaves the rotation after one failed probe (two in a row if it merely
-//! did not answer in time) or after two requests in a row that could not connect, and returns with the first good probe. A
-//! worker that refused connections has restarted when it answers again, so its cache counts as lost. A worker that goes on
-//! refusing connections answers nothing any more: requests that wait there for a first byte are sent elsewhere.
+//! A worker is used from the moment it is added. It leaves the rotation after one failed probe (two in a row if it
+//! merely did not answer in time) or after two requests in a row that could not connect, and returns with the first
+//! good probe. A worker that refused or broke connections has restarted when it answers again, so its cache counts as
+//! lost. A worker that goes on refusing connections answers nothing any more: requests that wait there for a first
+//! byte are sent elsewhere.
 //!
 //! Each worker's task waits for nobody else, so a probe that hangs delays only itself.
 
@@ -25,8 +27,12 @@ const RECOVERY_INTERVAL: Duration = Duration::from_millis(500);
 const PROBES_PER_MODEL_LIST: u32 = 5;
 /// Requests that could not connect, in a row, before the worker leaves the rotation.
 const CONNECT_FAULTS: u32 = 2;
-/// How long a worker refuses connections before what waits there is given up: a worker that ends in order has closed its
-/// port as well, but answers what it has.
+/// Probes without an answer in time, in a row, after which a worker leaves the rotation, and after which what waits there
+/// is given up: its machine is gone.
+const DOWN_TIMEOUTS: u32 = 2;
+const GONE_TIMEOUTS: u32 = 4;
+/// How long a worker refuses connections before what waits there is given up: a worker that ends in order has closed
+/// its port as well, but answers what it has.
 const GONE_AFTER: Duration = Duration::from_secs(2);
 
 /// One worker's health. All methods may be called from any thread.
@@ -61,16 +67,29 @@ impl Health {
         self.up.load(Ordering::Relaxed)
     }
 
-    /// Sets the state; calls `tell` if that changed it.
+    /// Sets the state; calls `tell` if that changed it. A retired worker's state is nobody's business any more: its id may
+    /// belong to a worker of the same name that was added since.
     pub(crate) fn change(&self, up: bool, tell: impl FnOnce()) {
+        self.unless_retired(|| {
+            if self.up.swap(up, Ordering::Relaxed) != up {
+                tell();
+            }
+        });
+    }
+
+    /// Calls `tell` unless the worker was removed; while it runs, the worker is not.
+    pub(crate) fn unless_retired(&self, tell: impl FnOnce()) {
         let _guard = self.changing.lock();
-        if self.up.swap(up, Ordering::Relaxed) != up {
+        if !self.retired.load(Ordering::Relaxed) {
             tell();
         }
     }
 
     /// A request could not connect. `true` if the worker is to leave the rotation; a probe looks at it in any case.
     pub(crate) fn connect_failed(&self, error: Option<&io::Error>) -> bool {
+        if error.is_some_and(is_local) {
+            return false;
+        }
         if error.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
             self.cache_lost.store(true, Ordering::Relaxed);
         }
@@ -90,7 +109,7 @@ impl Health {
         }
     }
 
-    /// Whether the worker refused connections since the last call.
+    /// Whether the worker seems to have ended since the last call.
     pub(crate) fn take_cache_lost(&self) -> bool {
         self.cache_lost.swap(false, Ordering::Relaxed)
     }
@@ -100,11 +119,21 @@ impl Health {
         self.gone.notified().await;
     }
 
-    /// Ends the probes.
+    /// Ends the probes. What waits for a first byte of a worker that was out of rotation goes elsewhere.
     pub(crate) fn retire(&self) {
+        let _guard = self.changing.lock();
         self.retired.store(true, Ordering::Relaxed);
         self.probe_now.notify_one();
+        if !self.is_up() {
+            self.gone.notify_waiters();
+        }
     }
+}
+
+/// Whether a connection failed for want of something on this machine, which says nothing about the worker.
+pub(crate) fn is_local(error: &io::Error) -> bool {
+    const LOCAL: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EADDRNOTAVAIL];
+    error.raw_os_error().is_some_and(|code| LOCAL.contains(&code))
 }
 
 /// Probes `worker` until it is removed from `fleet`.
@@ -139,13 +168,15 @@ pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Dura
                     if let Ok(Ok(Some(tokens))) =
                         timeout(limit, probe::capacity_tokens(&worker.endpoint)).await
                     {
-                        // An error means that it was removed meanwhile.
-                        let _ = fleet.router.set_capacity(worker.id, Some(tokens));
+                        worker.health.unless_retired(|| {
+                            // An error means that the router's worker was removed by somebody else.
+                            let _ = fleet.router.set_capacity(worker.id, Some(tokens));
+                        });
                     }
                 }
             }
             Err(failure) => {
-                if failure == Failure::Refused {
+                if matches!(failure, Failure::Refused | Failure::Broken) {
                     worker.health.cache_lost.store(true, Ordering::Relaxed);
                 }
                 let diagnosis = sick.diagnose(failure, Instant::now());
@@ -187,13 +218,14 @@ impl Sickness {
             Failure::Timeout => {
                 self.timeouts += 1;
                 self.refused_since = None;
-                Diagnosis { is_down: self.timeouts >= 2, is_gone: false }
+                Diagnosis { is_down: self.timeouts >= DOWN_TIMEOUTS, is_gone: self.timeouts >= GONE_TIMEOUTS }
             }
+            Failure::Local => Diagnosis { is_down: false, is_gone: false },
             Failure::Refused => {
                 let since = *self.refused_since.get_or_insert(now);
                 Diagnosis { is_down: true, is_gone: now - since >= GONE_AFTER }
             }
-            Failure::Unhealthy => {
+            Failure::Broken | Failure::Unhealthy => {
                 self.refused_since = None;
                 Diagnosis { is_down: true, is_gone: false }
             }
@@ -211,8 +243,12 @@ mod tests {
         let mut sick = Sickness::default();
         assert!(!sick.diagnose(Failure::Timeout, now).is_down);
         assert!(sick.diagnose(Failure::Timeout, now).is_down);
+        assert!(!sick.diagnose(Failure::Timeout, now).is_gone);
+        assert!(sick.diagnose(Failure::Timeout, now).is_gone, "silent for good");
+        assert!(!Sickness::default().diagnose(Failure::Local, now).is_down);
         assert!(Sickness::default().diagnose(Failure::Refused, now).is_down);
         assert!(Sickness::default().diagnose(Failure::Unhealthy, now).is_down);
+        assert!(Sickness::default().diagnose(Failure::Broken, now).is_down);
     }
 
     #[test]
@@ -222,6 +258,22 @@ mod tests {
         assert!(!sick.diagnose(Failure::Unhealthy, now + GONE_AFTER).is_gone);
         assert!(!sick.diagnose(Failure::Refused, now + GONE_AFTER).is_gone, "the refusals begin anew");
         assert!(sick.diagnose(Failure::Refused, now + 2 * GONE_AFTER).is_gone);
+    }
+
+    #[test]
+    fn what_this_machine_lacks_is_not_the_workers_fault() {
+        let health = Health::default();
+        for _ in 0..10 {
+            assert!(!health.connect_failed(Some(&io::Error::from_raw_os_error(libc::EMFILE))));
+        }
+    }
+
+    #[test]
+    fn a_retired_worker_says_nothing_more() {
+        let health = Health::default();
+        health.retire();
+        health.change(false, || panic!("its id may belong to another worker"));
+        health.unless_retired(|| panic!("its id may belong to another worker"));
     }
 
     #[test]

@@ -1,15 +1,17 @@
-//! The data plane of Trunkline: an HTTP gateway that sends each LLM request to the worker that already holds its prefix.
+//! The data plane of Trunkline: an HTTP gateway that sends each LLM request to the worker that already holds its
+//! prefix.
 //!
 //! [`Gateway::start`] listens, and from then on its own threads do everything: read a request, locate its prompt, ask
-//! [`trunkline_core::Router`] for a worker, pass the client's bytes on unchanged, try another worker if that one fails before
-//! its answer has begun, stream the answer back, and keep the books. There is no global state and no runtime to provide; who
-//! embeds it holds a [`Gateway`] and calls [`drain`](Gateway::drain) and [`close`](Gateway::close).
+//! [`trunkline_core::Router`] for a worker, pass the client's bytes on unchanged, try another worker if that one
+//! fails before its answer has begun, stream the answer back, and keep the books. There is no global state and no
+//! runtime to provide; who embeds it holds a [`Gateway`] and calls [`drain`](Gateway::drain) and
+//! [`close`](Gateway::close).
 //!
 //! | module | idea |
 //! | --- | --- |
 //! | `server` | threads, the listener, start and end |
-//! | `proxy` | one request's life |
-//! | `prompt`, `path` | what a body and a path say |
+//! | `proxy`, `place` | one request's life, and the choice of its worker |
+//! | `prompt`, `json`, `path` | what a body and a path say |
 //! | `fleet`, `endpoint` | who the workers are and what they serve |
 //! | `health`, `probe`, `backoff` | which of them get requests |
 //! | `upstream` | connections to them, and how those fail |
@@ -45,8 +47,10 @@ mod error;
 mod fleet;
 mod headers;
 mod health;
+mod json;
 mod metrics;
 mod path;
+mod place;
 mod probe;
 mod prompt;
 mod proxy;

@@ -1,7 +1,8 @@
 //! Counters, and how they are written for Prometheus.
 //!
-//! What a request touches are plain atomics. Figures per worker live with the worker and are read when somebody asks, so a
-//! removed worker takes its series along. Labels are few and bounded: workers, status codes from a list, path classes.
+//! What a request touches are plain atomics. Figures per worker live with the worker and are read when somebody asks,
+//! so a removed worker takes its series along. Labels are few and bounded: workers, status codes from a list, path
+//! classes.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,9 +1,7 @@
 //! What a request path means to us: which shape its body has, whether it may be sent twice, how metrics call it.
 //!
-//! Every path is forwarded; a path that is not listed here is [`PathClass::Other`], so that metrics never grow a label per
-//! path that a client made up.
-
-use std::borrow::Cow;
+//! Every path is forwarded; a path that is not listed here is [`PathClass::Other`], so that metrics never grow a
+//! label per path that a client made up.
 
 /// A group of paths that share a body shape and a metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,21 +89,16 @@ impl PathClass {
     }
 }
 
-/// Paths under which SageMaker clients reach an endpoint, as the worker serves them.
+/// What a worker serves under a path of SageMaker's endpoints; `None` for any other path, which stays as it is.
 ///
-/// `/endpoints/{name}/invocations` becomes `/invocations`, `/endpoints/{name}/openai/v1/...` becomes `/v1/...`. The name
-/// stands for this gateway and is not looked at.
-pub(crate) fn worker_path(path: &str) -> Cow<'_, str> {
-    let Some((_, rest)) = path.strip_prefix("/endpoints/").and_then(|named| named.split_once('/')) else {
-        return path.into();
-    };
+/// `/endpoints/{name}/invocations` becomes `/invocations`, `/endpoints/{name}/openai/v1/...` becomes `/v1/...`. The
+/// name stands for this gateway and is not looked at.
+pub(crate) fn behind_endpoint(path: &str) -> Option<&str> {
+    let (_, rest) = path.strip_prefix("/endpoints/")?.split_once('/')?;
     if rest == "invocations" {
-        return "/invocations".into();
+        return Some("/invocations");
     }
-    match rest.strip_prefix("openai") {
-        Some(openai) if openai.starts_with("/v1/") => openai.to_owned().into(),
-        _ => path.into(),
-    }
+    rest.strip_prefix("openai").filter(|openai| openai.starts_with("/v1/"))
 }
 
 #[cfg(test)]
@@ -130,16 +123,16 @@ mod tests {
 
     #[test]
     fn sagemaker_paths_reach_what_the_worker_serves() {
-        assert_eq!(worker_path("/endpoints/llama-70b/invocations"), "/invocations");
-        assert_eq!(worker_path("/endpoints/e/openai/v1/chat/completions"), "/v1/chat/completions");
-        for same in [
-            "/invocations",
-            "/endpoints/e",
-            "/endpoints/e/openai/v2/x",
-            "/endpoints/e/openaiv1/",
-            "/v1/models",
-        ] {
-            assert_eq!(worker_path(same), same);
+        let cases = [
+            ("/endpoints/llama-70b/invocations", Some("/invocations")),
+            ("/endpoints/e/openai/v1/chat/completions", Some("/v1/chat/completions")),
+            ("/invocations", None),
+            ("/endpoints/e", None),
+            ("/endpoints/e/openai/v2/x", None),
+            ("/endpoints/e/openaiv1/", None),
+        ];
+        for (path, wanted) in cases {
+            assert_eq!(behind_endpoint(path), wanted, "{path}");
         }
     }
 }

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 
 use crate::endpoint::Endpoint;
 use crate::fleet::Model;
+use crate::health::is_local;
 
 /// Largest answer that is read: a page of metrics has some 100 KB.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -23,15 +24,23 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
 pub(crate) enum Failure {
     /// Nobody listens there.
     Refused,
-    /// It listens, but does not answer, or says that it is not well.
+    /// The connection ended before an answer.
+    Broken,
+    /// It says that it is not well.
     Unhealthy,
     /// No answer in time.
     Timeout,
+    /// This machine has no descriptor or port left to ask with.
+    Local,
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::ConnectionRefused { Self::Refused } else { Self::Unhealthy }
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::Refused,
+            _ if is_local(&error) => Self::Local,
+            _ => Self::Broken,
+        }
     }
 }
 
@@ -98,17 +107,17 @@ fn engine_capacity(labels: &str) -> Option<u64> {
 async fn get(endpoint: &Endpoint, path: &str) -> Result<(StatusCode, Bytes), Failure> {
     let stream = endpoint.connect().await?;
     let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failure::Unhealthy)?;
+        http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failure::Broken)?;
     let target = path.parse().expect("our paths are valid targets");
     let mut request = Request::new(Empty::<Bytes>::new());
     *request.uri_mut() = endpoint.target(&target, path);
     request.headers_mut().insert(header::HOST, endpoint.host_header.clone());
     request.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     let exchange = async move {
-        let answer = sender.send_request(request).await.map_err(|_| Failure::Unhealthy)?;
+        let answer = sender.send_request(request).await.map_err(|_| Failure::Broken)?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
-        Ok((status, body.map_err(|_| Failure::Unhealthy)?.to_bytes()))
+        Ok((status, body.map_err(|_| Failure::Broken)?.to_bytes()))
     };
     tokio::pin!(connection);
     tokio::pin!(exchange);

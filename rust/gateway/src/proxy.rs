@@ -1,9 +1,10 @@
 //! One request's life: read, place, send, try elsewhere if that failed, pass the answer on.
 //!
-//! A request may be sent again only before its answer has begun to reach the client, and only if that cannot do harm: any
-//! request that no worker can have acted upon, safe methods, and POSTs to paths that ask for an answer and change nothing.
-//! It never goes twice to a worker that failed it. For such POSTs the answer counts as begun with its first *body* byte:
-//! engines send the head of a stream at once and compute afterwards, so a worker that dies in between costs nobody a thing.
+//! A request may be sent again only before its answer has begun to reach the client, and only if that cannot do harm:
+//! any request that no worker can have acted upon, safe methods, and POSTs to paths that ask for an answer and change
+//! nothing. It never goes twice to a worker that failed it. For such POSTs the answer counts as begun with its first
+//! *body* byte: engines send the head of a stream at once and compute afterwards, so a worker that dies in between
+//! costs nobody a thing.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -13,18 +14,20 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{HeaderName, Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use trunkline_core::{Prompt, Reason, RouteRequest, WorkerId};
 
 use crate::answer::{self, RETRY_AFTER_S, Refusal};
 use crate::body::{AnswerBody, Relay, RelayParts};
 use crate::booking::Booking;
-use crate::fleet::{Ids, Snapshot, Worker};
+use crate::endpoint::MAX_TARGET_BYTES;
+use crate::fleet::{Ids, Worker};
 use crate::headers;
-use crate::metrics::{BY_LOAD, CLIENT_CLOSED, Cause};
-use crate::path::{PathClass, worker_path};
+use crate::metrics::{CLIENT_CLOSED, Cause};
+use crate::path::{PathClass, behind_endpoint};
+use crate::place::{Choice, Placing};
 use crate::prompt::Located;
 use crate::server::Shard;
 use crate::upstream::{self, Fault, FaultKind, Lease};
@@ -46,14 +49,17 @@ pub(crate) async fn serve(
     let since = Instant::now();
     let (parts, incoming) = request.into_parts();
     let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    let path = worker_path(target.path()).into_owned();
-    let class = PathClass::of(&path);
+    let path = behind_endpoint(target.path()).map(str::to_owned);
+    let class = PathClass::of(path.as_deref().unwrap_or(target.path()));
     let own = |answer: Response<AnswerBody>| {
         shard.shared.metrics.own_answers.count(class, answer.status().as_u16());
         Ok(answer)
     };
     if parts.method == Method::CONNECT {
         return own(Refusal::Method.answer());
+    }
+    if target.as_str().len() > MAX_TARGET_BYTES {
+        return own(Refusal::LongTarget.answer());
     }
     if class == PathClass::Health {
         return own(answer::health(shard.shared.is_ready()));
@@ -80,9 +86,10 @@ async fn collect(mut incoming: Incoming, headers: &HeaderMap, max_bytes: usize) 
         return Err(Refusal::LargeBody { max_bytes });
     }
     let (mut only, mut all) = (Bytes::new(), BytesMut::new());
-    while let Some(frame) =
-        tokio::time::timeout(BODY_PAUSE, incoming.frame()).await.map_err(|_| Refusal::SlowBody)?
-    {
+    while !incoming.is_end_stream() {
+        let frame =
+            tokio::time::timeout(BODY_PAUSE, incoming.frame()).await.map_err(|_| Refusal::SlowBody)?;
+        let Some(frame) = frame else { break };
         let Ok(data) = frame.map_err(|_| Refusal::BrokenBody)?.into_data() else { continue };
         if only.len() + all.len() + data.len() > max_bytes {
             return Err(Refusal::LargeBody { max_bytes });
@@ -105,8 +112,8 @@ struct Call {
     shard: Arc<Shard>,
     method: Method,
     target: PathAndQuery,
-    /// What the worker is asked for.
-    path: String,
+    /// What the worker is asked for, if that is not the target's path.
+    path: Option<String>,
     class: PathClass,
     /// End-to-end headers.
     headers: HeaderMap,
@@ -117,12 +124,6 @@ struct Call {
     /// Workers that were asked.
     tried: Ids,
     answered: bool,
-}
-
-/// A worker, and why.
-struct Choice {
-    booking: Booking,
-    annotation: Option<HeaderValue>,
 }
 
 /// The beginning of a worker's answer.
@@ -153,23 +154,25 @@ impl Call {
         shard: Arc<Shard>,
         method: Method,
         target: PathAndQuery,
-        path: String,
+        path: Option<String>,
         class: PathClass,
         mut headers: HeaderMap,
         body: Bytes,
         since: Instant,
     ) -> Self {
-        let has_body = !body.is_empty()
-            || headers.contains_key(header::CONTENT_LENGTH)
-            || headers.contains_key(header::TRANSFER_ENCODING);
-        headers::strip_hop_by_hop(&mut headers);
-        // We have the whole body, so nobody needs to be asked whether it is welcome.
-        headers.remove(header::EXPECT);
-        if has_body {
+        let is_chunked = headers.keys().any(|name| *name == header::TRANSFER_ENCODING);
+        // SageMaker's headers mean something where SageMaker's clients call.
+        let (tenant, adapter) = match class {
+            PathClass::Invocations => {
+                (headers.get(headers::PREFIX_AWARE_ID).cloned(), headers.get(headers::ADAPTER).cloned())
+            }
+            _ => (None, None),
+        };
+        headers::strip_request(&mut headers);
+        // A body that came in chunks is sent in one piece.
+        if is_chunked {
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
         }
-        let take = |name: HeaderName| headers.get(name).cloned();
-        let (tenant, adapter) = (take(headers::PREFIX_AWARE_ID), take(headers::ADAPTER));
         Self {
             shard,
             method,
@@ -230,13 +233,9 @@ impl Call {
                 Err(fault) => {
                     drop(booking);
                     self.note(&fault, &worker);
-                    refusal = if matches!(fault.kind, FaultKind::FirstByteTimeout) {
-                        Refusal::Late
-                    } else {
-                        Refusal::Failed
-                    };
                     faults += 1;
                     cause = Some(fault.kind.cause());
+                    refusal = Refusal::Failed(fault.kind);
                     if !fault.unsent && !self.is_repeatable() {
                         break;
                     }
@@ -255,76 +254,12 @@ impl Call {
 
     /// Chooses a worker that was not tried and books the request there.
     fn choose(&self) -> Option<Choice> {
-        let shared = &self.shard.shared;
         let mut located = if self.is_generation() { Located::read(self.class, &self.body) } else { None };
         if let (Some(located), Some(adapter)) = (&mut located, &self.adapter) {
             located.model = adapter.to_str().ok().map(Cow::Borrowed).or(located.model.take());
         }
-        let snapshot = shared.fleet.snapshot();
-        let eligible = snapshot.eligible(located.as_ref().and_then(|located| located.model.as_deref()));
-        let mut exclude = shared.fleet.paused(&snapshot, shared.now());
-        let is_paused = !exclude.is_empty();
-        exclude.extend_from_slice(&self.tried);
-        // Better a busy worker than none.
-        self.choose_among(&snapshot, located.as_ref(), eligible, &exclude).or_else(|| {
-            if is_paused {
-                self.choose_among(&snapshot, located.as_ref(), eligible, &self.tried)
-            } else {
-                None
-            }
-        })
-    }
-
-    fn choose_among(
-        &self,
-        snapshot: &Snapshot,
-        located: Option<&Located<'_>>,
-        eligible: Option<&[WorkerId]>,
-        exclude: &[WorkerId],
-    ) -> Option<Choice> {
-        let shared = &self.shard.shared;
-        let route = |request: &RouteRequest<'_>| shared.fleet.router.route(request, shared.now()).ok();
-        let by_prompt = located.and_then(|located| {
-            let root = located.root(self.tenant.as_ref().map(HeaderValue::as_bytes));
-            let text_model = located.model_key();
-            located.with_prompt(|prompt| {
-                route(&RouteRequest { root, eligible, exclude, text_model, ..RouteRequest::new(prompt) })
-            })
-        });
-        let (decision, reason) = match by_prompt {
-            Some(decision) => {
-                let decision = decision?;
-                (decision, Some(decision.reason))
-            }
-            None => {
-                let lightest = [shared.fleet.lightest(snapshot, eligible, exclude)?];
-                (
-                    route(&RouteRequest {
-                        eligible: Some(&lightest),
-                        ..RouteRequest::new(Prompt::Text(&[]))
-                    })?,
-                    None,
-                )
-            }
-        };
-        shared.metrics.decided(reason);
-        // A worker that was added since the snapshot was read is in a newer one by now.
-        let worker = match snapshot.get(decision.worker) {
-            Some(worker) => Arc::clone(worker),
-            None => {
-                let newer = shared.fleet.settled();
-                let Some(worker) = newer.get(decision.worker) else {
-                    shared.fleet.router.complete(decision.id, None, shared.now());
-                    return None;
-                };
-                Arc::clone(worker)
-            }
-        };
-        let annotation = shared
-            .config
-            .annotate
-            .then(|| headers::decision_value(reason.map_or(BY_LOAD, Reason::as_str), &decision));
-        Some(Choice { booking: Booking::new(Arc::clone(shared), worker, decision), annotation })
+        let tenant = self.tenant.as_ref().map(HeaderValue::as_bytes);
+        Placing { shared: &self.shard.shared, located, tenant, tried: &self.tried }.choose()
     }
 
     /// Sends it to `worker` and waits until its answer has begun.
@@ -332,7 +267,7 @@ impl Call {
         // A pooled connection may be dying just now. Requests that must not be sent twice do not take that risk.
         let attempt = self.attempt(worker, self.is_repeatable()).await;
         match attempt {
-            Err(fault) if fault.reused => {
+            Err(fault) if fault.is_stale => {
                 self.shard.shared.metrics.retried(Cause::Stale);
                 self.attempt(worker, false).await
             }
@@ -343,7 +278,8 @@ impl Call {
     async fn attempt(&self, worker: &Arc<Worker>, may_reuse: bool) -> Result<Begun, Fault> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
-        *request.uri_mut() = worker.endpoint.target(&self.target, &self.path);
+        *request.uri_mut() =
+            worker.endpoint.target(&self.target, self.path.as_deref().unwrap_or(self.target.path()));
         *request.headers_mut() = self.headers.clone();
         request.headers_mut().insert(header::HOST, worker.endpoint.host_header.clone());
         let config = &self.shard.shared.config;
@@ -357,28 +293,28 @@ impl Call {
             tokio::select! {
                 biased;
                 begun = begun => begun,
-                () = worker.health.gone() => Err(Fault::after_sending(FaultKind::Gone, false)),
+                () = worker.health.gone() => Err(Fault::after_sending(FaultKind::Gone)),
             }
         };
         match config.first_byte_timeout {
             None => begun.await,
             Some(limit) => match tokio::time::timeout(limit, begun).await {
                 Ok(begun) => begun,
-                Err(_) => Err(Fault::after_sending(FaultKind::FirstByteTimeout, false)),
+                Err(_) => Err(Fault::after_sending(FaultKind::FirstByteTimeout)),
             },
         }
     }
 
     /// Waits for the first byte of an answer that could still be fetched elsewhere.
     async fn begin(&self, exchange: upstream::Exchange) -> Result<Begun, Fault> {
-        let upstream::Exchange { answer, lease, reused } = exchange;
+        let upstream::Exchange { answer, lease } = exchange;
         let (parts, mut incoming) = answer.into_parts();
         let mut first = None;
         if self.is_generation() && parts.status == StatusCode::OK {
             while first.is_none() {
                 match incoming.frame().await {
                     Some(Ok(frame)) => first = frame.into_data().ok().filter(|data| !data.is_empty()),
-                    Some(Err(_)) => return Err(Fault::after_sending(FaultKind::Closed, reused)),
+                    Some(Err(_)) => return Err(Fault::after_sending(FaultKind::Closed)),
                     None => break,
                 }
             }
@@ -388,28 +324,28 @@ impl Call {
 
     /// What an answer means, and what it tells about its worker.
     fn judge(&self, begun: &Begun, worker: &Worker) -> Verdict {
-        let (shared, status) = (&self.shard.shared, begun.parts.status);
-        match status {
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                shared.fleet.busy(worker, shared.now(), retry_after(&begun.parts.headers));
-                Verdict::Busy
-            }
+        let verdict = match begun.parts.status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Verdict::Busy,
             StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
-                shared.fleet.failed(worker, shared.now());
                 Verdict::Failed
             }
             // An engine that fails after the head says so in its first event.
             StatusCode::OK
                 if begun.first.as_ref().is_some_and(|first| first.starts_with(b"data: {\"error\"")) =>
             {
-                shared.fleet.failed(worker, shared.now());
                 Verdict::Failed
             }
-            _ => {
-                worker.answered();
-                Verdict::Final
-            }
+            _ => Verdict::Final,
+        };
+        let (fleet, now) = (&self.shard.shared.fleet, self.shard.shared.now());
+        match verdict {
+            Verdict::Final => worker.answered(),
+            // What its other pages answer says little about how it generates.
+            _ if !self.is_generation() => {}
+            Verdict::Busy => fleet.busy(worker, now, retry_after(&begun.parts.headers)),
+            Verdict::Failed => fleet.failed(worker, now),
         }
+        verdict
     }
 
     /// Keeps what a fault tells about its worker.
@@ -441,7 +377,7 @@ impl Call {
         let shared = &self.shard.shared;
         let Begun { mut parts, incoming, first, lease } = begun;
         worker.requests.count(self.class, parts.status.as_u16());
-        headers::strip_hop_by_hop(&mut parts.headers);
+        headers::strip_answer(&mut parts.headers);
         if let Some(annotation) = annotation {
             parts.headers.insert(headers::WORKER, worker.endpoint.url_header.clone());
             parts.headers.insert(headers::DECISION, annotation);
@@ -454,10 +390,8 @@ impl Call {
             parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
         let is_event_stream = content_type.starts_with(b"text/event-stream");
         let since = (self.is_generation() && parts.status == StatusCode::OK).then_some(self.since);
-        let relay = Relay::new(
-            RelayParts { incoming, first, lease, booking, is_event_stream, since },
-            &shared.metrics,
-        );
+        let parts_of_relay = RelayParts { incoming, first, lease, booking, is_event_stream, since };
+        let relay = Relay::new(Arc::clone(shared), parts_of_relay);
         Response::from_parts(parts, AnswerBody::Relay(Box::new(relay)))
     }
 }

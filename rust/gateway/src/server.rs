@@ -1,8 +1,9 @@
 //! Threads, the listener, and how a gateway starts and ends.
 //!
-//! Each data thread runs its own event loop and shares nothing with the others on a request's way but the router, the fleet
-//! and counters. There is one listener: a task on the first thread accepts, and hands each connection to the thread that has
-//! the fewest open. One more thread probes the workers and serves the admin API, so that neither waits for requests.
+//! Each data thread runs its own event loop and shares nothing with the others on a request's way but the router, the
+//! fleet and counters. There is one listener: a task on the first thread accepts, and hands each connection to the
+//! thread that has the fewest open. One more thread probes the workers and serves the admin API, so that neither
+//! waits for requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +27,6 @@ use crate::fleet::{Fleet, Worker};
 use crate::health;
 use crate::metrics::Metrics;
 use crate::proxy;
-use crate::upstream;
 
 /// Longest wait for the head of a client's next request, idle time included: as long as nginx keeps a connection.
 const CLIENT_IDLE: Duration = Duration::from_secs(75);
@@ -148,12 +148,13 @@ pub struct Gateway {
 impl Gateway {
     /// Starts to listen and to serve with the workers at `worker_urls` (`http://host[:port][/prefix]`).
     ///
-    /// Returns as soon as clients can connect: a worker is used before its first probe. `router` may be shared with other
-    /// users; its workers are named by their URLs.
+    /// Returns as soon as clients can connect: a worker is used before its first probe. Workers are named by their
+    /// URLs in `router`, which may have other users; one that it knows already is taken over with what it is believed
+    /// to hold.
     ///
     /// # Errors
-    /// [`Error::Config`] for a setting or a URL out of range, [`Error::Listen`] if an address is taken, [`Error::Thread`],
-    /// [`Error::Router`] for a worker that is named twice.
+    /// [`Error::Config`] for a setting or a URL out of range, [`Error::Listen`] if an address is taken,
+    /// [`Error::Thread`], [`Error::Router`] for a worker that is named twice.
     pub fn start(config: GatewayConfig, router: Arc<Router>, worker_urls: &[String]) -> Result<Self, Error> {
         config.check()?;
         let thread_count = config.thread_count();
@@ -271,7 +272,8 @@ impl Gateway {
         self.shared.gate.wait(Duration::from_secs(1), |state| !state.is_listening);
     }
 
-    /// Waits until the last connection of a drained gateway has ended, its last byte written. `false` after `timeout`.
+    /// Waits until the last connection of a drained gateway has ended, its last byte written. `false` after
+    /// `timeout`.
     #[must_use]
     pub fn wait_drained(&self, timeout: Duration) -> bool {
         self.shared.gate.wait(timeout, |state| !state.is_listening && state.connections == 0)
@@ -383,6 +385,7 @@ async fn converse(client: Counted, stream: std::net::TcpStream) {
     server.timer(TokioTimer::new()).header_read_timeout(CLIENT_IDLE).max_buf_size(MAX_BUFFER_BYTES);
     let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
+        biased;
         // How a connection ends is the client's business.
         _ = &mut connection => return,
         () = reached(Phase::Draining, &mut phase) => connection.as_mut().graceful_shutdown(),
@@ -398,6 +401,3 @@ async fn supervise(shared: Arc<Shared>, admin: Option<TcpListener>) {
     }
     reached(Phase::Closed, &mut phase).await;
 }
-
-// Idle connections to workers outlive neither their thread nor this limit.
-const _: () = assert!(upstream::IDLE_LIMIT.as_millis() > REAP_INTERVAL.as_millis());

@@ -1,9 +1,10 @@
 //! Connections to workers: a pool per thread and worker, and one exchange on one connection.
 //!
-//! A connection lives on the thread that opened it, in a task that moves its bytes; who holds its [`Lease`] may use it.
-//! A lease that is dropped before its answer was read to the end closes the connection at once, so that a worker learns
-//! within a moment that nobody waits any more. Idle connections are dropped before engines close them (uvicorn: 5 s); the
-//! race that is left, a close that crosses a request, shows as [`Fault::reused`] and is worth one try on a new connection.
+//! A connection lives on the thread that opened it, in a task that moves its bytes; who holds its [`Lease`] may use
+//! it. A lease that is dropped before its answer was read to the end closes the connection at once, so that a worker
+//! learns within a moment that nobody waits any more. Idle connections are dropped before engines close them
+//! (uvicorn: 5 s); the race that is left, a close that crosses a request, shows as [`Fault::is_stale`] and is worth
+//! one try on a new connection.
 
 use std::io;
 use std::sync::Arc;
@@ -22,10 +23,11 @@ use crate::fleet::Worker;
 use crate::metrics::Cause;
 
 /// Idle connections are dropped after this long: a second below uvicorn's 5 s.
-pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(4);
+const IDLE_LIMIT: Duration = Duration::from_secs(4);
 /// Idle connections kept per worker over all threads.
 const MAX_IDLE: usize = 512;
-/// Largest read buffer of a connection: bounds the head of an answer and the memory of a stream that its client does not read.
+/// Largest read buffer of a connection: bounds the head of an answer and the memory of a stream that its client does
+/// not read.
 const MAX_BUFFER_BYTES: usize = 64 << 10;
 
 /// Sends requests whose body is in memory.
@@ -117,8 +119,8 @@ impl Drop for Lease {
 #[error("{kind}")]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
-    /// It happened on a connection that had served before: a new one may well work.
-    pub(crate) reused: bool,
+    /// A connection that had served before ended without an answer: a new one may well work.
+    pub(crate) is_stale: bool,
     /// No byte of the request can have been acted upon, so any request may be sent again.
     pub(crate) unsent: bool,
 }
@@ -154,12 +156,12 @@ impl FaultKind {
 
 impl Fault {
     fn before_sending(kind: FaultKind) -> Self {
-        Self { kind, reused: false, unsent: true }
+        Self { kind, is_stale: false, unsent: true }
     }
 
-    /// A fault after the request went out on this kind of connection.
-    pub(crate) fn after_sending(kind: FaultKind, reused: bool) -> Self {
-        Self { kind, reused, unsent: false }
+    /// A fault of the worker after the request went out.
+    pub(crate) fn after_sending(kind: FaultKind) -> Self {
+        Self { kind, is_stale: false, unsent: false }
     }
 }
 
@@ -167,7 +169,6 @@ impl Fault {
 pub(crate) struct Exchange {
     pub(crate) answer: Response<Incoming>,
     pub(crate) lease: Lease,
-    pub(crate) reused: bool,
 }
 
 /// Sends `request` to `worker` from this `thread` and waits for the head of the answer, however long that takes.
@@ -188,11 +189,13 @@ pub(crate) async fn exchange(
     };
     let (sender, _) = lease.connection.as_mut().expect("a lease holds its connection until it is given back");
     match sender.try_send_request(request).await {
-        Ok(answer) => Ok(Exchange { answer, lease, reused }),
+        Ok(answer) => Ok(Exchange { answer, lease }),
         Err(error) => {
             let unsent = error.message().is_some();
-            let kind = if error.error().is_parse() { FaultKind::Malformed } else { FaultKind::Closed };
-            Err(Fault { kind, reused, unsent })
+            if error.error().is_parse() {
+                return Err(Fault { kind: FaultKind::Malformed, is_stale: false, unsent });
+            }
+            Err(Fault { kind: FaultKind::Closed, is_stale: reused, unsent })
         }
     }
 }

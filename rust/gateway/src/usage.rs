@@ -1,11 +1,12 @@
 //! What an answer's last bytes say about tokens.
 //!
-//! Engines put `usage` at the end of an answer or in the last events of a stream. The last two kilobytes of the bytes that
-//! pass are kept; when the answer ends they are searched once. Nothing else of an answer is looked at.
+//! Engines put `usage` at the end of an answer or in the last events of a stream. The last two kilobytes of the bytes
+//! that pass are kept; when the answer ends they are searched once. Nothing else of an answer is looked at.
 
 use memchr::memmem;
-use serde::Deserialize;
 use trunkline_core::Usage;
+
+use crate::json::{Malformed, Scanner};
 
 /// Bytes that are searched.
 const TAIL_BYTES: usize = 2048;
@@ -41,43 +42,43 @@ impl Tail {
     }
 }
 
-/// The last usage in `bytes`. Cost: a search from the end, and a parse of the one object found.
+/// The last usage in `bytes`. Cost: a search, and one pass over the object found.
 pub(crate) fn find(bytes: &[u8]) -> Option<Usage> {
     const KEY: &[u8] = b"\"usage\":";
     let bytes = &bytes[bytes.len().saturating_sub(2 * TAIL_BYTES)..];
     // In a string the quotes of the key would be escaped, so this is a key.
-    let at = memmem::rfind(bytes, KEY)? + KEY.len();
-    let reported: Reported = serde_json::Deserializer::from_slice(&bytes[at..]).into_iter().next()?.ok()?;
-    reported.into_usage()
+    let at = memmem::find_iter(bytes, KEY).last()? + KEY.len();
+    let mut reported = Reported::default();
+    reported.read(&mut Scanner::new(&bytes[at..])).ok()?;
+    Some(Usage {
+        prompt_tokens: reported.prompt_tokens?,
+        cached_tokens: reported.cached_tokens,
+        completion_tokens: reported.completion_tokens.unwrap_or(0),
+    })
 }
 
-/// Usage in the words of OpenAI's chat and completions, of its responses, and of Anthropic's messages.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default)]
 struct Reported {
-    #[serde(alias = "input_tokens")]
     prompt_tokens: Option<u32>,
-    #[serde(alias = "output_tokens")]
-    completion_tokens: Option<u32>,
-    #[serde(alias = "input_tokens_details")]
-    prompt_tokens_details: Option<Details>,
-    cache_read_input_tokens: Option<u32>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Details {
     cached_tokens: Option<u32>,
+    completion_tokens: Option<u32>,
 }
 
 impl Reported {
-    fn into_usage(self) -> Option<Usage> {
-        let cached_tokens = self
-            .prompt_tokens_details
-            .and_then(|details| details.cached_tokens)
-            .or(self.cache_read_input_tokens);
-        Some(Usage {
-            prompt_tokens: self.prompt_tokens?,
-            cached_tokens,
-            completion_tokens: self.completion_tokens.unwrap_or(0),
+    /// Reads the words of OpenAI's chat and completions, of its responses, and of Anthropic's messages.
+    fn read(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+        scanner.object(|scanner, key| {
+            let number = match key {
+                b"prompt_tokens" | b"input_tokens" => &mut self.prompt_tokens,
+                b"completion_tokens" | b"output_tokens" => &mut self.completion_tokens,
+                b"cached_tokens" | b"cache_read_input_tokens" => &mut self.cached_tokens,
+                b"prompt_tokens_details" | b"input_tokens_details" if scanner.peek()? == b'{' => {
+                    return self.read(scanner);
+                }
+                _ => return scanner.skip().map(drop),
+            };
+            *number = scanner.u32()?;
+            Ok(())
         })
     }
 }

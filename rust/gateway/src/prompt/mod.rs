@@ -1,15 +1,13 @@
 //! Locates the prompt in a request body without changing or copying it.
 //!
-//! A body is read once to find what decides the placement: the model, what parts the engine's cache (`cache_salt`, `tools`,
-//! a tenant key) and the prompt's text or token ids. Everything else is skipped, and the worker gets the client's bytes.
-//! Strings without a backslash stay where they are; others are decoded into one arena, so that `\u65e5` and the character
-//! itself are one prompt. Of a repeated key the last one counts, as in every engine.
+//! A body is read once to find what decides the placement: the model, what parts the engine's cache (`cache_salt`,
+//! `tools`, a tenant key) and the prompt's text or token ids. Everything else is skipped, and the worker gets the
+//! client's bytes. Strings without a backslash stay where they are; others are decoded into one arena, so that
+//! `\u65e5` and the character itself are one prompt. Of a repeated key the last one counts, as in every engine.
 //!
-//! A body that cannot be read yields `None`: it is forwarded as it is and the worker's own refusal reaches the client.
-//! Values of an unexpected type are skipped.
+//! A body that cannot be read yields `None`: it is forwarded as it is and the worker's own refusal reaches the
+//! client. Values of an unexpected type are skipped.
 
-mod copy;
-mod json;
 mod text;
 
 use std::borrow::Cow;
@@ -18,8 +16,8 @@ use smallvec::SmallVec;
 use trunkline_core::{Prompt, Root};
 use xxhash_rust::xxh3::xxh3_64;
 
-use self::json::{Malformed, Scanner};
-use self::text::{Piece, TextSink};
+use self::text::{Pieces, TextSink};
+use crate::json::{Malformed, Piece, Scanner};
 use crate::path::PathClass;
 
 /// What a body says about where its request should go. Borrows from the body.
@@ -39,7 +37,7 @@ pub(crate) struct Located<'a> {
 enum Found<'a> {
     #[default]
     Nothing,
-    Text(Vec<Piece<'a>>),
+    Text(Pieces<'a>),
     Tokens(Vec<u32>),
 }
 
@@ -55,7 +53,8 @@ impl<'a> Located<'a> {
         scanner.is_at_end().then_some(located)
     }
 
-    /// What makes equal prompts different cache entries. `tenant` is a tenant key from a header; the body's own one adds up.
+    /// What makes equal prompts different cache entries. `tenant` is a tenant key from a header; the body's own one
+    /// adds up.
     pub(crate) fn root(&self, tenant: Option<&[u8]>) -> Root {
         let fields = [
             ("model", self.model.as_deref().map(str::as_bytes)),
@@ -91,7 +90,7 @@ impl<'a> Located<'a> {
         if scanner.peek()? != b'{' {
             return scanner.skip().map(drop);
         }
-        let (mut lead, mut messages, mut prompt) = (Vec::new(), Vec::new(), Found::Nothing);
+        let (mut lead, mut messages, mut prompt) = (Pieces::new(), Pieces::new(), Found::Nothing);
         scanner.object(|scanner, key| {
             let arena = &mut self.arena;
             match Field::of(class, key) {
@@ -138,8 +137,8 @@ fn name<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Cow<'a, str>>, Malformed
     }
     let mut decoded = Vec::new();
     match scanner.string(&mut decoded)? {
-        Piece::Body(name) => Ok(std::str::from_utf8(name).ok().map(Cow::Borrowed)),
-        Piece::Arena(..) => Ok(String::from_utf8(decoded).ok().map(Cow::Owned)),
+        Piece::Plain(name) => Ok(std::str::from_utf8(name).ok().map(Cow::Borrowed)),
+        Piece::Decoded(..) => Ok(String::from_utf8(decoded).ok().map(Cow::Owned)),
     }
 }
 
@@ -147,7 +146,7 @@ fn name<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Cow<'a, str>>, Malformed
 ///
 /// Of several prompts in one request the first one places it: they run together, so one worker gets them all.
 fn found<'a>(scanner: &mut Scanner<'a>, arena: &mut Vec<u8>) -> Result<Found<'a>, Malformed> {
-    let mut pieces = Vec::new();
+    let mut pieces = Pieces::new();
     let mut sink = TextSink { arena, pieces: &mut pieces };
     match scanner.peek()? {
         b'"' => sink.text(scanner)?,
@@ -174,7 +173,7 @@ fn found<'a>(scanner: &mut Scanner<'a>, arena: &mut Vec<u8>) -> Result<Found<'a>
 fn token_ids(scanner: &mut Scanner<'_>) -> Result<Vec<u32>, Malformed> {
     let (mut ids, mut are_ids) = (Vec::with_capacity(512), true);
     scanner.array(|scanner| {
-        match scanner.token_id()? {
+        match scanner.u32()? {
             Some(id) => ids.push(id),
             None => are_ids = false,
         }

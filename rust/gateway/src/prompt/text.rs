@@ -1,12 +1,14 @@
 //! Text of a conversation: messages, their content, the parts of a content.
 //!
 //! A message is laid out as role, unit separator, text, record separator, whatever the order of its keys. Parts of a
-//! content are joined without a separator, so that a string and a list of one text part are the same prompt. A part that
-//! is no text (an image, a sound) stands in the stream as a hash of its bytes: another image is another prompt from there on.
+//! content are joined without a separator, so that a string and a list of one text part are the same prompt. A part
+//! that is no text (an image, a sound) stands in the stream as a hash of its bytes: another image is another prompt
+//! from there on.
 
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::json::{Malformed, Scanner};
+use crate::json::{Malformed, Piece, Scanner};
 
 /// Between a role and the text of its message.
 const UNIT_SEPARATOR: &[u8] = b"\x1f";
@@ -19,38 +21,13 @@ const MAX_DEPTH: u32 = 8;
 
 type Result<T> = std::result::Result<T, Malformed>;
 
-/// A run of prompt bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Piece<'a> {
-    /// In the body (or static).
-    Body(&'a [u8]),
-    /// Decoded, in the arena from `.0` to `.1`.
-    Arena(usize, usize),
-}
-
-impl<'a> Piece<'a> {
-    pub(super) fn bytes<'s>(&self, arena: &'s [u8]) -> &'s [u8]
-    where
-        'a: 's,
-    {
-        match *self {
-            Self::Body(bytes) => bytes,
-            Self::Arena(start, end) => &arena[start..end],
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        match *self {
-            Self::Body(bytes) => bytes.is_empty(),
-            Self::Arena(start, end) => start == end,
-        }
-    }
-}
+/// Pieces of a text in order; a few do not allocate.
+pub(super) type Pieces<'a> = SmallVec<[Piece<'a>; 8]>;
 
 /// Where found text goes: pieces in order, and the arena for what had to be decoded.
 pub(super) struct TextSink<'s, 'a> {
     pub(super) arena: &'s mut Vec<u8>,
-    pub(super) pieces: &'s mut Vec<Piece<'a>>,
+    pub(super) pieces: &'s mut Pieces<'a>,
 }
 
 impl<'a> TextSink<'_, 'a> {
@@ -78,7 +55,8 @@ impl<'a> TextSink<'_, 'a> {
         self.text(scanner)
     }
 
-    /// One part of a content: a string, `{"type": "text", "text": ...}`, a nested `content`, or something that is no text.
+    /// One part of a content: a string, `{"type": "text", "text": ...}`, a nested `content`, or something that is no
+    /// text.
     fn part(&mut self, scanner: &mut Scanner<'a>, depth: u32) -> Result<()> {
         if scanner.peek()? != b'{' {
             return self.text(scanner);
@@ -104,7 +82,7 @@ impl<'a> TextSink<'_, 'a> {
             let at = self.arena.len();
             self.arena.push(GROUP_SEPARATOR);
             self.arena.extend_from_slice(&others.digest().to_le_bytes());
-            self.push(Piece::Arena(at, self.arena.len()));
+            self.push(Piece::Decoded(at, self.arena.len()));
         }
         Ok(())
     }
@@ -122,9 +100,9 @@ impl<'a> TextSink<'_, 'a> {
         if scanner.peek()? != b'{' {
             return self.text(scanner);
         }
-        let (mut role, mut content, mut calls) = (None, Vec::new(), None);
+        let (mut role, mut content, mut calls) = (None, Pieces::new(), None);
         // These two are of function items, which have no content.
-        let (mut output, mut arguments) = (Vec::new(), Vec::new());
+        let (mut output, mut arguments) = (Pieces::new(), Pieces::new());
         scanner.object(|scanner, key| {
             let pieces = match key {
                 b"role" => {
@@ -149,27 +127,27 @@ impl<'a> TextSink<'_, 'a> {
         if let Some(role) = role {
             self.push(role);
         }
-        self.push(Piece::Body(UNIT_SEPARATOR));
+        self.push(Piece::Plain(UNIT_SEPARATOR));
         for mut pieces in [content, output, arguments] {
             self.pieces.append(&mut pieces);
         }
         if let Some(calls) = calls.filter(|calls| !matches!(*calls, b"null" | b"[]")) {
-            self.push(Piece::Body(calls));
+            self.push(Piece::Plain(calls));
         }
-        self.push(Piece::Body(RECORD_SEPARATOR));
+        self.push(Piece::Plain(RECORD_SEPARATOR));
         Ok(())
     }
 
     /// Text that an engine puts before a conversation, as the system's message.
     pub(super) fn lead(&mut self, scanner: &mut Scanner<'a>) -> Result<()> {
-        self.push(Piece::Body(b"system"));
-        self.push(Piece::Body(UNIT_SEPARATOR));
+        self.push(Piece::Plain(b"system"));
+        self.push(Piece::Plain(UNIT_SEPARATOR));
         let before = self.pieces.len();
         self.content(scanner, 0)?;
         if self.pieces.len() == before {
             self.pieces.clear();
         } else {
-            self.push(Piece::Body(RECORD_SEPARATOR));
+            self.push(Piece::Plain(RECORD_SEPARATOR));
         }
         Ok(())
     }

@@ -1,38 +1,67 @@
 //! A pull scanner for JSON of which a few values are wanted and the rest is skipped.
 //!
-//! It checks no more than it needs: what it cannot read is [`Malformed`], but much that a strict parser refuses passes (a
-//! control character in a string, a bracket of the wrong kind in a skipped value, bytes that are no UTF-8). That is on
-//! purpose: the worker judges the body, we only look for its prompt. Strings are searched with SIMD, which makes this four
-//! to eight times as fast as a borrowing `serde_json` visitor on an 8 KB chat request. Skipping does not recurse.
+//! It checks no more than it needs: what it cannot read is [`Malformed`], but much that a strict parser refuses
+//! passes (a control character in a string, a bracket of the wrong kind in a skipped value, bytes that are no UTF-8).
+//! That is on purpose: the worker judges the body, we only look for its prompt. Strings are searched with SIMD, which
+//! makes this four to eight times as fast as a borrowing `serde_json` visitor on an 8 KB chat request. Skipping does
+//! not recurse.
+
+mod copy;
 
 use memchr::memchr2;
 
-use super::copy::copy_plain;
-use super::text::Piece;
-
-/// Room made for decoded text before more is known.
-const MAX_ROOM: usize = 64 << 10;
+use self::copy::{copy_text, one_letter};
 
 /// The bytes are not JSON as far as we read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(crate) struct Malformed;
 
 type Result<T> = std::result::Result<T, Malformed>;
 
+/// The bytes of a string.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Piece<'a> {
+    /// As they stand in the document (or static).
+    Plain(&'a [u8]),
+    /// Decoded, in an arena from `.0` to `.1`.
+    Decoded(usize, usize),
+}
+
+impl<'a> Piece<'a> {
+    /// The bytes, given the arena.
+    pub(crate) fn bytes<'s>(&self, arena: &'s [u8]) -> &'s [u8]
+    where
+        'a: 's,
+    {
+        match *self {
+            Self::Plain(bytes) => bytes,
+            Self::Decoded(start, end) => &arena[start..end],
+        }
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        match *self {
+            Self::Plain(bytes) => bytes.is_empty(),
+            Self::Decoded(start, end) => start == end,
+        }
+    }
+}
+
 /// A position in a JSON document.
 #[derive(Debug, Clone)]
-pub(super) struct Scanner<'a> {
+pub(crate) struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Scanner<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
     /// The first byte of the next token.
-    pub(super) fn peek(&mut self) -> Result<u8> {
+    pub(crate) fn peek(&mut self) -> Result<u8> {
         loop {
             match self.bytes.get(self.at) {
                 Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
@@ -51,12 +80,12 @@ impl<'a> Scanner<'a> {
     }
 
     /// Whether nothing follows.
-    pub(super) fn is_at_end(&mut self) -> bool {
+    pub(crate) fn is_at_end(&mut self) -> bool {
         self.peek().is_err()
     }
 
     /// Reads an object; `field` gets each key and must read or skip the value.
-    pub(super) fn object(&mut self, mut field: impl FnMut(&mut Self, &[u8]) -> Result<()>) -> Result<()> {
+    pub(crate) fn object(&mut self, mut field: impl FnMut(&mut Self, &[u8]) -> Result<()>) -> Result<()> {
         self.expect(b'{')?;
         if self.peek()? == b'}' {
             self.at += 1;
@@ -74,7 +103,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Reads an array; `item` must read or skip each value.
-    pub(super) fn array(&mut self, mut item: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+    pub(crate) fn array(&mut self, mut item: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.expect(b'[')?;
         if self.peek()? == b']' {
             self.at += 1;
@@ -89,14 +118,14 @@ impl<'a> Scanner<'a> {
     }
 
     /// The first byte of the first item of the array that begins here (`]` if it is empty).
-    pub(super) fn first_item(&self) -> Result<u8> {
+    pub(crate) fn first_item(&self) -> Result<u8> {
         let mut ahead = self.clone();
         ahead.expect(b'[')?;
         ahead.peek()
     }
 
     /// Reads an array; `item` gets the first value, the others are skipped.
-    pub(super) fn first_of_array(&mut self, item: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+    pub(crate) fn first_of_array(&mut self, item: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let mut item = Some(item);
         self.array(|scanner| match item.take() {
             Some(item) => item(scanner),
@@ -119,32 +148,29 @@ impl<'a> Scanner<'a> {
     fn key(&mut self, decoded: &mut Vec<u8>) -> Result<Option<&'a [u8]>> {
         decoded.clear();
         match self.string(decoded)? {
-            Piece::Body(key) => Ok(Some(key)),
-            Piece::Arena(..) => Ok(None),
+            Piece::Plain(key) => Ok(Some(key)),
+            Piece::Decoded(..) => Ok(None),
         }
     }
 
-    /// Reads a string. Where it needs decoding it is appended to `arena`.
-    pub(super) fn string(&mut self, arena: &mut Vec<u8>) -> Result<Piece<'a>> {
+    /// Reads a string. Where it needs decoding it is appended to `arena`, which gets room for the rest of the
+    /// document: decoded text is never longer than its JSON, and room that is not written to costs nothing.
+    pub(crate) fn string(&mut self, arena: &mut Vec<u8>) -> Result<Piece<'a>> {
         self.expect(b'"')?;
         let bytes = self.bytes;
         let rest = bytes.get(self.at..).ok_or(Malformed)?;
         let end = memchr2(b'"', b'\\', rest).ok_or(Malformed)?;
         if rest[end] == b'"' {
             self.at += end + 1;
-            return Ok(Piece::Body(&rest[..end]));
+            return Ok(Piece::Plain(&rest[..end]));
         }
         let start = arena.len();
-        if arena.capacity() == 0 {
-            // Decoded text is never longer than its JSON: a prompt of usual size makes the arena grow once.
-            arena.reserve(rest.len().min(MAX_ROOM));
-        }
         loop {
             let rest = &bytes[self.at..];
-            let end = copy_plain(rest, arena).ok_or(Malformed)?;
+            let end = copy_text(rest, arena).ok_or(Malformed)?;
             self.at += end + 1;
             if rest[end] == b'"' {
-                return Ok(Piece::Arena(start, arena.len()));
+                return Ok(Piece::Decoded(start, arena.len()));
             }
             self.escape(arena)?;
         }
@@ -152,21 +178,12 @@ impl<'a> Scanner<'a> {
 
     /// Decodes what follows a backslash.
     fn escape(&mut self, arena: &mut Vec<u8>) -> Result<()> {
-        let byte = match self.bytes.get(self.at).ok_or(Malformed)? {
-            byte @ (b'"' | b'\\' | b'/') => *byte,
-            b'n' => b'\n',
-            b't' => b'\t',
-            b'r' => b'\r',
-            b'b' => 8,
-            b'f' => 12,
-            b'u' => {
-                self.at += 1;
-                return self.unicode_escape(arena);
-            }
-            _ => return Err(Malformed),
-        };
+        let letter = *self.bytes.get(self.at).ok_or(Malformed)?;
         self.at += 1;
-        arena.push(byte);
+        if letter == b'u' {
+            return self.unicode_escape(arena);
+        }
+        arena.push(one_letter(letter).ok_or(Malformed)?);
         Ok(())
     }
 
@@ -198,22 +215,22 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// Reads a number that is a token id; `None` for any other value, which is skipped.
-    pub(super) fn token_id(&mut self) -> Result<Option<u32>> {
+    /// Reads a whole number of 32 bits; `None` for any other value, which is skipped.
+    pub(crate) fn u32(&mut self) -> Result<Option<u32>> {
         if !self.peek()?.is_ascii_digit() {
             self.skip()?;
             return Ok(None);
         }
         let digits = self.skip()?;
-        let id = digits.iter().try_fold(0u32, |id, &digit| {
+        let number = digits.iter().try_fold(0u32, |number, &digit| {
             let digit = char::from(digit).to_digit(10)?;
-            id.checked_mul(10)?.checked_add(digit)
+            number.checked_mul(10)?.checked_add(digit)
         });
-        Ok(id)
+        Ok(number)
     }
 
     /// Skips a value; returns its bytes. Cost: one pass, no recursion.
-    pub(super) fn skip(&mut self) -> Result<&'a [u8]> {
+    pub(crate) fn skip(&mut self) -> Result<&'a [u8]> {
         let bytes = self.bytes;
         let first = self.peek()?;
         let start = self.at;

@@ -1,0 +1,102 @@
+//! Chooses a worker for a request and books it there.
+//!
+//! A request with a prompt is the router's to place. One without (a GET, a body that cannot be read) goes to the
+//! worker with the fewest requests in flight, and is booked with the router as well, so that prompts see its load.
+
+use std::sync::Arc;
+
+use http::header::HeaderValue;
+use trunkline_core::{Decision, Millis, Prompt, Reason, RouteRequest, WorkerId};
+
+use crate::booking::Booking;
+use crate::fleet::{Snapshot, Worker};
+use crate::headers;
+use crate::metrics::BY_LOAD;
+use crate::prompt::Located;
+use crate::server::Shared;
+
+/// A worker, booked, and why.
+pub(crate) struct Choice {
+    pub(crate) booking: Booking,
+    /// The reason for the client, if clients are told.
+    pub(crate) annotation: Option<HeaderValue>,
+}
+
+/// What is known about a request that wants a worker.
+pub(crate) struct Placing<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) located: Option<Located<'a>>,
+    /// A tenant key from a header.
+    pub(crate) tenant: Option<&'a [u8]>,
+    /// Workers that it must not go to again.
+    pub(crate) tried: &'a [WorkerId],
+}
+
+impl Placing<'_> {
+    /// Chooses and books; `None` if no live worker is left that serves the model and was not tried.
+    pub(crate) fn choose(&self) -> Option<Choice> {
+        let fleet = &self.shared.fleet;
+        let snapshot = fleet.snapshot();
+        let model = self.located.as_ref().and_then(|located| located.model.as_deref());
+        let eligible = snapshot.eligible(model);
+        let now = self.shared.now();
+        let mut exclude = fleet.paused(&snapshot, now);
+        if exclude.is_empty() {
+            return self.choose_among(&snapshot, eligible, self.tried, now);
+        }
+        exclude.extend_from_slice(self.tried);
+        // Better a busy worker than none.
+        let choice = self.choose_among(&snapshot, eligible, &exclude, now);
+        choice.or_else(|| self.choose_among(&snapshot, eligible, self.tried, now))
+    }
+
+    fn choose_among(
+        &self,
+        snapshot: &Snapshot,
+        eligible: Option<&[WorkerId]>,
+        exclude: &[WorkerId],
+        now: Millis,
+    ) -> Option<Choice> {
+        let by_prompt = self.located.as_ref().and_then(|located| {
+            let (root, text_model) = (located.root(self.tenant), located.model_key());
+            located.with_prompt(|prompt| {
+                self.route(
+                    &RouteRequest { root, eligible, exclude, text_model, ..RouteRequest::new(prompt) },
+                    now,
+                )
+            })
+        });
+        let (decision, reason) = match by_prompt {
+            Some(decision) => (decision?, Some(decision?.reason)),
+            None => {
+                let lightest = [self.shared.fleet.lightest(snapshot, eligible, exclude)?];
+                let request =
+                    RouteRequest { eligible: Some(&lightest), ..RouteRequest::new(Prompt::Text(&[])) };
+                (self.route(&request, now)?, None)
+            }
+        };
+        let worker = self.worker(snapshot, &decision, now)?;
+        self.shared.metrics.decided(reason);
+        let told = self.shared.config.annotate;
+        let annotation =
+            told.then(|| headers::decision_value(reason.map_or(BY_LOAD, Reason::as_str), &decision));
+        Some(Choice { booking: Booking::new(Arc::clone(self.shared), worker, decision), annotation })
+    }
+
+    /// `None` also for a prompt that the router refuses: its worker would refuse it as well, but it has none.
+    fn route(&self, request: &RouteRequest<'_>, now: Millis) -> Option<Decision> {
+        self.shared.fleet.router.route(request, now).ok()
+    }
+
+    /// The chosen worker. One that was added since the snapshot was read is in a newer one.
+    fn worker(&self, snapshot: &Snapshot, decision: &Decision, now: Millis) -> Option<Arc<Worker>> {
+        let fleet = &self.shared.fleet;
+        let worker =
+            snapshot.get(decision.worker).cloned().or_else(|| fleet.settled().get(decision.worker).cloned());
+        if worker.is_none() {
+            // It was removed in this moment.
+            fleet.router.complete(decision.id, None, now);
+        }
+        worker
+    }
+}
