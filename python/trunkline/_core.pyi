@@ -23,6 +23,7 @@ __all__ = [
     "PrefixIndex",
     "RouteBatch",
     "Router",
+    "SnapshotError",
     "Stats",
     "TokenIdError",
     "TrunklineError",
@@ -72,6 +73,11 @@ class NoWorkerAvailableError(TrunklineError, RuntimeError):
 class TokenIdError(TrunklineError, ValueError):
     position: int
     value: int
+
+class SnapshotError(TrunklineError, ValueError):
+    fault: Literal["foreign", "version", "length", "checksum", "content"]
+    expected: int | None
+    found: int | None
 
 @final
 class Decision:
@@ -319,6 +325,9 @@ class Router:
     ) -> bool: ...
     def first_token_batch(self, decisions: _Buffer, *, now: float | None = None) -> int: ...
     def complete_batch(self, decisions: _Buffer, *, now: float | None = None) -> int: ...
+    def snapshot(self, *, now: float | None = None) -> bytes: ...
+    @staticmethod
+    def restore(data: bytes, *, now: float | None = None) -> Router: ...
     def stats(self) -> Stats: ...
 
 @final

@@ -176,20 +176,29 @@ def bench() -> None:
 @click.option("--workers", type=click.IntRange(1, 4096), default=64, show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 100), default=7, show_default=True, help="Medians are taken of these.")
 @click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--peers", is_flag=True, help="Measure other libraries beside it; exit 1 if one is not installed.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON to this file.")
 @_json
-def bench_core(*, blocks: int, workers: int, rounds: int, seed: int, as_json: bool) -> None:
-    """Measure a call of Router.peek from Python on a filled index, in CPU time of the thread.
+def bench_core(*, peers: bool, output: Path | None, as_json: bool, **numbers: int) -> None:
+    """Measure look-ups, decisions and insertions from Python on a full index, in CPU time of the thread.
 
     \b
     trunkline bench core
     trunkline bench core --blocks 100000 --workers 8 --json
+    trunkline bench core --peers --output result.json
     """
     try:
-        from .bench.core import run  # noqa: PLC0415 (see the module)
+        from .bench.command import run_core  # noqa: PLC0415 (see the module)
     except ImportError as missing:
         raise Misuse(f"{missing}; this bench needs: pip install 'trunkline[bench]'") from missing
-    report = run(blocks=blocks, workers=workers, rounds=rounds, seed=seed)
-    click.echo(json.dumps(report.as_dict(), indent=2) if as_json else report.as_text())
+    report = run_core(with_peers=peers, **numbers)
+    found = json.dumps(report.as_dict(), indent=2)
+    if output is not None:
+        with _failures():
+            output.write_text(found + "\n", encoding="utf-8")
+    click.echo(found if as_json else report.as_text())
+    if report.missing:
+        raise Failure(f"not installed: {', '.join(report.missing)}; `make bench-peers` installs them")
 
 
 @cli.group(invoke_without_command=True)

@@ -7,6 +7,8 @@ ends the process at once.
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -26,6 +28,7 @@ def serve(settings: ServeSettings) -> int:
     their type but not each other, OSError if an address cannot be listened on.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    _raise_descriptor_limit()
     router = Router(
         policy=settings.policy,
         memory_budget=settings.memory_budget,
@@ -84,6 +87,13 @@ def serve_mock_worker(settings: MockWorkerSettings) -> int:
         _say(f"mock worker on {worker.url}, model {settings.model}")
         _wait_for_signal()
     return 0
+
+
+def _raise_descriptor_limit() -> None:
+    """Allow as many open connections as the system does; the usual soft limit of 1,024 is for programs that use select."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _wait_for_signal() -> None:

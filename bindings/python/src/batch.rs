@@ -70,12 +70,11 @@ pub(crate) fn find(
 ) -> PyResult<MatchBatch> {
     let py = tokens.py();
     let (workers, matched): (Vec<i32>, Vec<u32>) = with_prompts(tokens, offsets, |prompts| {
-        let all = prompts.map(|prompt| {
-            let found = shared.core.peek(&prompt, root)?;
-            let deepest = found.workers.iter().max_by_key(|&&(id, tokens)| (tokens, std::cmp::Reverse(id)));
-            Ok(deepest.map_or((-1, 0), |&(id, tokens)| (slot(id), tokens)))
-        });
-        all.collect()
+        let best = shared.core.match_batch(&prompts.collect::<Vec<_>>(), root)?;
+        Ok(best
+            .into_iter()
+            .map(|best| best.map_or((-1, 0), |best| (slot(best.worker), best.matched_tokens)))
+            .unzip())
     })?;
     Ok(MatchBatch { worker: column(py, &workers)?, matched_tokens: column(py, &matched)? })
 }
@@ -173,6 +172,7 @@ fn with_prompts<R: Send>(
             let Items::I64(cuts) = items else { return Err(error::array_type(offsets, "offsets", "int64")) };
             check_offsets(cuts, flat.units())?;
             py.detach(|| {
+                // Before the prompts are: an error names the position in the whole array.
                 flat.check()?;
                 work(Prompts { tokens: flat, offsets: cuts })
             })

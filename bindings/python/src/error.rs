@@ -11,7 +11,7 @@ use pyo3::exceptions::{
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyInt, PyTuple, PyType};
-use trunkline_core::Error;
+use trunkline_core::{Error, SnapshotFault};
 
 /// The exception classes, made when the module is imported.
 struct Classes {
@@ -21,6 +21,7 @@ struct Classes {
     duplicate_worker: Py<PyType>,
     no_worker: Py<PyType>,
     token_id: Py<PyType>,
+    snapshot: Py<PyType>,
 }
 
 static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
@@ -35,6 +36,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         &classes.duplicate_worker,
         &classes.no_worker,
         &classes.token_id,
+        &classes.snapshot,
     ];
     for class in all {
         let class = class.bind(module.py());
@@ -76,6 +78,12 @@ fn classes(py: Python<'_>) -> PyResult<&Classes> {
             token_id: child(
                 "TokenIdError",
                 "A token id is outside 0..2**32. Attributes: position, value.",
+                py.get_type::<PyValueError>(),
+            )?,
+            snapshot: child(
+                "SnapshotError",
+                "These bytes cannot be restored. Attributes: fault (foreign, version, length, checksum or content) and, where \
+                 the fault has them, expected and found, else None.",
                 py.get_type::<PyValueError>(),
             )?,
             base,
@@ -146,6 +154,28 @@ pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
                 exception.setattr("value", value)
             },
         ),
+        Error::Snapshot { fault } => {
+            let (fault, numbers) = match fault {
+                SnapshotFault::Foreign => ("foreign", None),
+                SnapshotFault::Version { found, supported } => {
+                    ("version", Some((supported.into(), found.into())))
+                }
+                SnapshotFault::Length { expected, found } => ("length", Some((expected, found))),
+                SnapshotFault::Checksum { expected, found } => ("checksum", Some((expected, found))),
+                _ => ("content", None),
+            };
+            let (expected, found): (Option<u64>, Option<u64>) = numbers.unzip();
+            raise(
+                py,
+                |all| &all.snapshot,
+                &message,
+                |exception| {
+                    exception.setattr("fault", fault)?;
+                    exception.setattr("expected", expected)?;
+                    exception.setattr("found", found)
+                },
+            )
+        }
         _ => raise(py, |all| &all.base, &message, |_| Ok(())),
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Gateway {
     host: String,
     port: u16,
     admin_port: Option<u16>,
+    /// The process whose threads it has.
+    process: u32,
 }
 
 #[pymethods]
@@ -95,6 +97,7 @@ impl Gateway {
             port: listen.port(),
             admin_port: admin.map(|address| address.port()),
             running: RwLock::new(Some(running)),
+            process: std::process::id(),
         })
     }
 
@@ -145,9 +148,12 @@ impl Gateway {
         self.with(py, |running| Ok(running.wait_drained(timeout)))
     }
 
-    /// Stop at once: cuts what still runs and joins all threads. The second time is a no-op.
+    /// Stop at once: cuts what still runs and joins all threads. The second time is a no-op, and so is a call in a forked
+    /// child, which has none of the threads.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.running.write().take().map(gateway::Gateway::close));
+        if self.is_here() {
+            py.detach(|| self.running.write().take().map(gateway::Gateway::close));
+        }
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -171,13 +177,29 @@ impl Gateway {
     }
 }
 
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if !self.is_here() {
+            // A forked child must not wait for threads that it does not have.
+            std::mem::forget(self.running.get_mut().take());
+        }
+    }
+}
+
 impl Gateway {
-    /// One call of the running gateway, without the GIL. Errors: `RuntimeError` once it is closed.
+    fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// One call of the running gateway, without the GIL. Errors: `RuntimeError` once it is closed, or in a forked child.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&gateway::Gateway) -> Result<R, gateway::Error> + Send,
     ) -> PyResult<R> {
+        if !self.is_here() {
+            return Err(error::closed("gateway"));
+        }
         match py.detach(|| self.running.read().as_ref().map(call)) {
             Some(result) => result.map_err(|refused| error::gateway(py, refused)),
             None => Err(error::closed("gateway")),

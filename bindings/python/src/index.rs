@@ -136,14 +136,9 @@ impl PrefixIndex {
             prompt.check().map_err(|refused| error::core(py, refused))?;
             let per_block = prompt.units_per_block(self.block_size);
             let mut state = self.state.lock();
-            let State { owners, matches, hashes, .. } = &mut *state;
-            hashes.clear();
-            self.index.find(
-                prompt.blocks(root, &self.hasher, self.block_size),
-                hashes,
-                self.now_ms(),
-                matches,
-            );
+            let State { owners, matches, .. } = &mut *state;
+            let blocks = prompt.blocks(root, &self.hasher, self.block_size);
+            self.index.find(blocks, self.now_ms(), matches);
             let holders = matches
                 .holders()
                 .filter_map(|(view, depth)| Some((owners[view]?, depth as usize * per_block)));

@@ -39,7 +39,7 @@ impl Names {
     }
 
     /// The worker's name and endpoint. Cost: two reference counts; O(workers) the first time for a worker that did not
-    /// come through Python (the gateway's admin API).
+    /// come through Python (the gateway's admin API, a snapshot).
     pub(crate) fn get(&self, py: Python<'_>, router: &Router, id: WorkerId) -> Named {
         if let Some(Some(named)) = self.table.read().get(id.0 as usize) {
             return named.share(py);
@@ -49,7 +49,8 @@ impl Names {
             // Removed between the decision and here, before anybody asked for its name.
             return Named { name: PyString::new(py, "").unbind(), url: None };
         };
-        let named = Named { name: PyString::new(py, &view.name).unbind(), url: None };
+        let text = |text: &str| PyString::new(py, text).unbind();
+        let named = Named { name: text(&view.name), url: view.endpoint.as_deref().map(text) };
         self.set(id, named.share(py));
         named
     }

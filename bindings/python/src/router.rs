@@ -178,9 +178,7 @@ impl Router {
             replicas,
             ..defaults
         };
-        let core = Arc::new(core::Router::new(config).map_err(refused)?);
-        let shared = Shared { core, clock: Clock::new(py)?, tag: random(), names: Names::default() };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self::of(core::Router::new(config).map_err(refused)?, Clock::new(py)?))
     }
 
     /// Add a worker, healthy and with an empty cache.
@@ -198,7 +196,8 @@ impl Router {
         weight: u32,
         capacity_tokens: Option<u64>,
     ) -> PyResult<()> {
-        let spec = WorkerSpec { weight, capacity_tokens, ..WorkerSpec::new(id.to_str()?) };
+        let endpoint = url.as_ref().map(|url| url.to_str(py).map(str::to_owned)).transpose()?;
+        let spec = WorkerSpec { endpoint, weight, capacity_tokens, ..WorkerSpec::new(id.to_str()?) };
         let number = self.shared.core.add_worker(spec).map_err(|refused| error::core(py, refused))?;
         self.shared.names.set(number, Named { name: id.clone().unbind(), url });
         Ok(())
@@ -421,6 +420,37 @@ impl Router {
         batch::each(py, decisions, |id| self.shared.core.complete(id, None, now))
     }
 
+    /// This router as bytes for `restore`: settings, workers, counters and index, but nothing that is in flight.
+    ///
+    /// now: seconds of time.monotonic(). Without the GIL. Cost: about 15 ns for each block; decisions wait meanwhile.
+    #[pyo3(signature = (*, now = None))]
+    fn snapshot<'py>(&self, py: Python<'py>, now: Option<f64>) -> PyResult<Bound<'py, PyBytes>> {
+        let now = self.shared.clock.millis(now)?;
+        let bytes = py.detach(|| self.shared.core.snapshot(now));
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// The router that `snapshot` saved, here or in another process, with nothing in flight.
+    ///
+    /// It answers as the saved one would; decisions of that one are not its own. now: seconds of time.monotonic(), the
+    /// moment from which its uses grow older. Without the GIL. Cost: about 30 ns for each block.
+    ///
+    /// Raises SnapshotError for anything but a whole snapshot of this version.
+    #[staticmethod]
+    #[pyo3(signature = (data, *, now = None))]
+    fn restore(py: Python<'_>, data: &Bound<'_, PyBytes>, now: Option<f64>) -> PyResult<Self> {
+        let clock = Clock::new(py)?;
+        let (bytes, now) = (data.as_bytes(), clock.millis(now)?);
+        let core =
+            py.detach(|| core::Router::restore(bytes, now)).map_err(|refused| error::core(py, refused))?;
+        Ok(Self::of(core, clock))
+    }
+
+    /// A pickled router is its snapshot.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+        Ok((py.get_type::<Self>().getattr("restore")?, (self.snapshot(py, None)?,)))
+    }
+
     /// Counters and sizes. Cost: O(workers).
     fn stats(&self, py: Python<'_>) -> PyResult<Stats> {
         Stats::new(py, &self.shared.core.stats())
@@ -454,6 +484,11 @@ impl Router {
 }
 
 impl Router {
+    fn of(core: core::Router, clock: Clock) -> Self {
+        let shared = Shared { core: Arc::new(core), clock, tag: random(), names: Names::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
     /// One change of one worker, which is named.
     fn change(
         &self,
