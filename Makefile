@@ -10,9 +10,13 @@ export PATH := $(BIN):$(PATH):$(HOME)/.cargo/bin
 export PYO3_PYTHON := $(BIN)/python
 export PYO3_BUILD_EXTENSION_MODULE := 1
 
+# The libraries that `make bench-peers` compares with have an environment of their own.
+PEERS := .cache/peers
+export CRITERION_HOME := $(CURDIR)/.cache/criterion
+
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: help demo serve-demo test lint bench-core e2e wheel build clean
+.PHONY: help demo serve-demo test lint bench-core bench-peers bench-rust bench-python bench-memory e2e wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -30,8 +34,27 @@ test: build ## every check: formats, lints, types, cargo tests, pytest
 lint: build ## formats, lints and types only
 	@python tests/run.py --lint
 
-bench-core: build ## cost of a look-up from Python on a full index
+bench-core: build ## cost of look-ups and decisions from Python on a full index
 	@trunkline bench core
+
+bench-peers: build $(PEERS)/installed ## the same beside other libraries; writes benches/results/core.json
+	@PYTHONPATH="$(CURDIR)/python:$$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+		$(PEERS)/bin/python -m trunkline bench core --peers --output benches/results/core.json
+	@python benches/render.py
+
+bench-rust: build ## the core alone, with criterion; writes benches/results/rust.json
+	@rm -rf $(CRITERION_HOME)
+	cargo bench --locked -p trunkline-benches --bench core -- $(BENCH_FLAGS)
+	@python benches/collect.py rust && python benches/render.py
+
+bench-python: build ## cost of single calls from Python beside an empty one
+	@python -m pytest benches/python --benchmark-timer=time.thread_time --benchmark-disable-gc \
+		--benchmark-calibration-precision=2000 --benchmark-columns=median,iqr,rounds,iterations
+
+bench-memory: build ## 10 million prompts through a router of 64 MiB; writes benches/results/memory.json
+	@mkdir -p .cache
+	cargo run --release --locked --quiet -p trunkline-benches --bin memory > .cache/memory.json; \
+		python benches/collect.py memory < .cache/memory.json && python benches/render.py
 
 e2e: build ## real engines behind the gateway: minutes, gigabytes
 	@python -m pytest tests/e2e -m slow
@@ -52,6 +75,11 @@ $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -m venv $(VENV) || { echo "python3 has no venv: apt-get install python3-venv" >&2; exit 1; }
 	python -m pip install --quiet --disable-pip-version-check $$(python -c 'import tomllib; \
 		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"])')
+	@touch $@
+
+$(PEERS)/installed: benches/requirements-peers.txt
+	@$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 clean: ## throw away what was built

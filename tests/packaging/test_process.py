@@ -94,3 +94,20 @@ def test_decisions_travel_to_spawned_processes_and_back() -> None:
     assert (back.url, back.matched_tokens) == ("http://a:1", 0)
     assert "another router" in refusal
     assert router.complete(back)
+
+
+def route_with(router: Router) -> tuple[int, str, bool]:
+    """Use a router that came from another process, and what is left of it in this one."""
+    decision = router.route(PROMPT)
+    return decision.matched_tokens, decision.worker, router.complete(decision)
+
+
+def test_a_router_travels_to_a_spawned_process() -> None:
+    router = Router()
+    router.add_worker("a")
+    router.add_worker("b")
+    held = router.route(PROMPT, eligible=["b"])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(route_with, (router,)) == (64, "b", True)
+    assert router.stats().in_flight == 1
+    assert router.complete(held)

@@ -68,19 +68,3 @@ def test_config_refuses_what_serve_would_refuse() -> None:
     assert (done.exit_code, "workers" in done.output) == (2, True)
     done = run("config", "--worker", "http://a:1", "--port", "-1")
     assert (done.exit_code, "port = '-1'" in done.output) == (2, True)
-
-
-def test_bench_core_checks_and_prints() -> None:
-    done = run("bench", "core", "--blocks", "3000", "--workers", "4", "--rounds", "1", "--json")
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.output)
-    assert [row["prompt_tokens"] for row in report["rows"]] == [64, 512, 4096, 32768, 131072]
-    assert report["workers"] == 4
-    assert report["blocks"] >= 3000
-    assert report["bytes_per_block"] > 8
-    for row in report["rows"]:
-        assert min(row["full_ns"], row["half_ns"], row["miss_ns"], row["hash_ns"]) > 0
-        assert row["full_per_s"] == pytest.approx(1e9 / row["full_ns"])
-    text = run("bench", "core", "--blocks", "1000", "--workers", "2", "--rounds", "1").output
-    assert "bytes per block" in text
-    assert len(text.splitlines()) == 9

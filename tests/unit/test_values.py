@@ -68,11 +68,6 @@ def test_values_cannot_be_changed_or_made(make_router: MakeRouter) -> None:
         Decision()
 
 
-def test_a_router_does_not_pickle() -> None:
-    with pytest.raises(TypeError, match="pickle"):
-        pickle.dumps(Router())
-
-
 def test_errors_pickle_with_their_data() -> None:
     with pytest.raises(ConfigError) as refused:
         Router(replicas=0)

@@ -1,0 +1,244 @@
+"""Render docs/benchmarks.md from the raw results in benches/results. No figure on that page is written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benches" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+Rows = list[tuple[str, ...]]
+
+INTRODUCTION = """\
+# Benchmarks
+
+Rendered by `python benches/render.py` from the raw results in `benches/results`; losses are printed too.
+
+- Times are CPU time of the thread, medians. On a shared machine they still grow with what the neighbours do to the
+  caches, so each table comes with floors: things that no code of ours can make cheaper, beside what they cost on
+  the machine where the targets were set. A missed absolute target says little while those floors are far above
+  their reference; a ratio counts anyway.
+- The index holds five classes of prompts from 64 to 131,072 tokens, a fifth of all blocks each. Eight prompts share
+  a half; each is cached on one to three workers; one more prompt of each class is on all of them. *full* means that
+  the whole prompt is cached, *half* the shared half, *miss* nothing.
+- A prompt is made right before it is looked up, a few at a time: the prompt is in cache, and of the index only what
+  other look-ups left there. *cold* prompts are *full* ones with neither in cache. What reading the clock costs is
+  taken off; the loop around the calls is not.
+- Results are checked before anything is timed.
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(RESULTS), encoding="utf-8")
+
+
+def page(results: Path) -> str:
+    """Return the page."""
+    parts = [INTRODUCTION]
+    for kind, section in (("core", core), ("rust", rust), ("memory", memory)):
+        path = results / f"{kind}.json"
+        if path.exists():
+            parts += section(json.loads(path.read_text(encoding="utf-8")))
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
+
+
+def core(found: dict[str, Any]) -> list[str]:
+    """Render `trunkline bench core --peers`."""
+    setup = found["setup"]
+    floors: Rows = [
+        (
+            floor["name"],
+            _ns(floor["timing"]),
+            f"{floor['reference_ns']:,}",
+            f"{floor['ratio']:.2f}x",
+            "our code" if floor["ours"] else "the machine",
+        )
+        for floor in found["floors"]
+    ]
+    targets: Rows = [
+        (
+            target["figure"],
+            f"{'>=' if target['at_least'] else '<='} {target['wanted']:.3g} {target['unit']}",
+            f"{target['measured']:.3g} {target['unit']}",
+            "met" if target["met"] else f"**missed by {target['short_by']:.0%}**",
+            "absolute" if target["absolute"] else "ratio or size",
+        )
+        for target in found["targets"]
+    ]
+    calls: dict[tuple[str, int, int], dict[str, Any]] = {}
+    for row in found["calls"]:
+        calls.setdefault((row["call"], row["prompt_tokens"], row["workers"]), {})[row["cached"]] = row["timing"]
+    kinds = ("full", "half", "miss", "cold")
+    costs: Rows = [
+        (
+            call,
+            f"{tokens:,}",
+            f"{workers:,}",
+            *(_ns(timings[kind]) if kind in timings else "-" for kind in kinds),
+            f"{1e3 / timings['full']['ns']:.3f}",
+        )
+        for (call, tokens, workers), timings in calls.items()
+    ]
+    peers: Rows = [
+        (
+            f"{row['peer']} {found['peers'][row['peer']]}",
+            row["peer_call"],
+            f"{row['prompt_tokens']:,}" if row["prompt_tokens"] else "-",
+            row["cached"],
+            _ns(row["peer_timing"]),
+            row["our_call"],
+            _ns(row["our_timing"]),
+            f"{row['ratio']:.1f}x" if row["ratio"] >= 1 else f"**{row['ratio']:.2f}x**",
+        )
+        for row in found["versus"]
+    ]
+    missing = [f"- {peer}: MISSING in this run" for peer, version in found["peers"].items() if version is None]
+    return [
+        "## From Python",
+        _facts(found["facts"]),
+        _sentence(
+            f"{setup['blocks']:,} distinct blocks of {setup['block_size']} tokens,",
+            f"{setup['pairs']:,} blocks on {setup['workers']} workers,",
+            f"medians of {setup['rounds']} rounds (lowest to highest in brackets), nanoseconds.",
+        ),
+        "### Targets",
+        _sentence(
+            f"The machine's floors were up to {found['floor_ratio']:.2f}x their reference in this run;",
+            "absolute targets count up to 1.3x.",
+        ),
+        _table(("figure", "target", "measured", "", "kind"), targets),
+        "### Floors",
+        _table(("floor", "ns", "reference ns", "ratio", "tells of"), floors),
+        "### Calls",
+        _table(("call", "tokens", "workers", *(f"{kind}, ns" for kind in kinds), "full, M/s"), costs),
+        "\n".join(f"- {name}: {value:,.1f}" for name, value in found["sizes"].items()),
+        "### Peers",
+        _sentence(
+            "A ratio below 1 is a loss. Dynamo's tree runs on a thread of its own, so its CPU time is the process's.",
+            "Ray's tree and pygtrie hold fewer blocks, as does ours beside them; pygtrie is given its hashes.",
+        ),
+        *(["\n".join(missing)] if missing else []),
+        _table(("peer", "its call", "tokens", "cached", "its ns", "our call", "our ns", "ratio"), peers),
+    ]
+
+
+def rust(found: dict[str, Any]) -> list[str]:
+    """Render `make bench-rust`."""
+    rows: Rows = [(row["group"], row["function"] or "-", _thousands(row["value"]), _ns(row)) for row in found["rows"]]
+    return [
+        "## From Rust",
+        _facts(found["facts"]),
+        "### Targets",
+        _table(("figure", "target", "measured", ""), rust_targets(found["rows"])),
+        "Not measured: CPU time inside writer locks under one hot prompt. Not built: exact views fed by events.",
+        "### Calls",
+        _sentence(
+            "Medians with their 95 % interval in brackets, nanoseconds of CPU per call; `insert` is one prompt,",
+            "hashing included. The value is tokens of the prompt, threads, or MiB.",
+        ),
+        _table(("group", "", "value", "ns"), rows),
+    ]
+
+
+def rust_targets(found: list[dict[str, Any]]) -> Rows:
+    """Return the promises that only Rust can check; one whose benchmark did not run is left at "not run"."""
+    ns = {(row["group"], row["function"], row["value"]): row["ns"] for row in found}
+
+    def at_most(figure: str, unit: str, wanted: float, measured: float | None) -> tuple[str, ...]:
+        if measured is None:
+            return (figure, f"<= {wanted:g} {unit}", "-", "not run")
+        verdict = "met" if measured <= wanted else f"**missed by {measured / wanted - 1:.0%}**"
+        return (figure, f"<= {wanted:g} {unit}", f"{measured:.3g} {unit}", verdict)
+
+    def ratio(above: tuple[str, str | None, str], below: tuple[str, str | None, str]) -> float | None:
+        return ns[above] / ns[below] if above in ns and below in ns else None
+
+    def micros(*row: str) -> float | None:
+        return ns[row] / 1e3 if row in ns else None
+
+    decides = [
+        at_most(
+            f"route + complete, 4,096 tokens, {workers:,} workers",
+            "us",
+            wanted,
+            micros("route/hit", f"{workers}_workers", "4096"),
+        )
+        for workers, wanted in ((8, 3), (64, 4), (1024, 8))
+    ]
+    walks = [
+        at_most(
+            f"find against hashing alone, {int(tokens):,} tokens",
+            "x",
+            1.8,
+            ratio(("find/hit", "64_workers", tokens), ("hash", None, tokens)),
+        )
+        for tokens in ("32768", "131072")
+    ]
+    beside = ratio(("find/beside_writer", "100k_events_per_s", "4096"), ("find/beside_writer", "quiet", "4096"))
+    contended = ratio(("route/contended", "threads", "2"), ("route/contended", "threads", "1"))
+    return [
+        *decides,
+        *walks,
+        at_most("a reader beside 100k events/s, against alone", "x", 1.25, beside),
+        at_most("two threads on one hot prompt, against one, CPU per decision", "x", 1.25, contended),
+    ]
+
+
+def memory(found: dict[str, Any]) -> list[str]:
+    """Render `make bench-memory`."""
+    samples: Rows = [
+        (
+            f"{sample['prompts']:,}",
+            f"{sample['resident_mib']:.1f}",
+            f"{sample['index_mib']:.1f}",
+            f"{sample['index_blocks']:,}",
+            f"{sample['evicted_blocks']:,}",
+        )
+        for sample in found["samples"]
+    ]
+    return [
+        "## Memory",
+        _facts(found["facts"]),
+        _sentence(
+            f"{found['prompts']:,} different prompts through one router with a budget of {found['budget_mib']} MiB:",
+            f"{found['peak_resident_mib']:.1f} MiB resident at most (the whole process; the bar is 1.2x the budget),",
+            f"{found['second_half_growth_mib']:.2f} MiB of growth over the second half (the bar is 1 MiB):",
+            f"{'met' if found['passed'] else '**missed**'}.",
+        ),
+        _table(("prompts", "resident MiB", "index MiB", "blocks", "evicted blocks"), samples),
+    ]
+
+
+def _facts(about: dict[str, Any]) -> str:
+    machine = about["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return _sentence(
+        f"`{about['command']}`, {about['date']}, commit `{about['commit']}`, {versions};",
+        f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gib']} GiB, {machine['system']},",
+        f"load average {machine['load_average']}.",
+    )
+
+
+def _sentence(*parts: str) -> str:
+    return " ".join(parts)
+
+
+def _ns(timing: dict[str, float]) -> str:
+    return f"{timing['ns']:,.0f} ({timing['low_ns']:,.0f}-{timing['high_ns']:,.0f})"
+
+
+def _thousands(value: str | None) -> str:
+    return f"{int(value):,}" if value else "-"
+
+
+def _table(columns: tuple[str, ...], rows: Rows) -> str:
+    lines = [columns, tuple("---" for _ in columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    main()

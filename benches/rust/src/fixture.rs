@@ -1,0 +1,130 @@
+//! An index and a router that are filled with a [`Workload`], checked before anybody times them.
+
+use std::sync::Arc;
+
+use trunkline_core::index::{Matches, ViewId};
+use trunkline_core::{
+    BlockHash, BlockHasher, Millis, PrefixIndex, Prompt, Root, RouteRequest, Router, RouterConfig, WorkerId,
+    WorkerSpec, Writer,
+};
+
+use crate::workload::{BLOCK, CLASSES, Cached, Workload};
+
+/// The default budget, which a million blocks do not fill.
+pub const AMPLE: usize = 256 << 20;
+
+/// An index and the view of each worker.
+#[derive(Debug)]
+pub struct Index {
+    /// Looks up.
+    pub reader: Reader,
+    /// Changes.
+    pub writer: Writer,
+    views: Vec<ViewId>,
+}
+
+/// Looks prompts up in an index.
+#[derive(Debug)]
+pub struct Reader {
+    index: Arc<PrefixIndex>,
+    hasher: BlockHasher,
+}
+
+impl Index {
+    /// An empty index with a view for each worker.
+    #[must_use]
+    pub fn empty(workers: usize, memory_budget: usize) -> Self {
+        let (index, mut writer) = PrefixIndex::new(memory_budget);
+        let views = (0..workers).map(|_| writer.add_view(None).expect("fewer workers than views")).collect();
+        Self { reader: Reader { index, hasher: BlockHasher::new(1) }, writer, views }
+    }
+
+    /// An index that holds all that `load` stores.
+    #[must_use]
+    pub fn filled(load: &Workload) -> Self {
+        let mut filled = Self::empty(load.workers, AMPLE);
+        for (prompt, worker) in load.stores() {
+            let blocks = filled.reader.hashes(&prompt);
+            filled.insert(worker, &blocks);
+        }
+        filled.check(load);
+        filled
+    }
+
+    /// Stores a prompt on a worker.
+    pub fn insert(&mut self, worker: usize, blocks: &[BlockHash]) {
+        self.writer.insert(self.views[worker], blocks, 0);
+    }
+
+    /// Compares a sample of all look-ups with what was stored.
+    fn check(&self, load: &Workload) {
+        let mut matches = Matches::default();
+        for tokens in CLASSES {
+            let (whole, prompts) = ((tokens / BLOCK) as u32, load.prompts(tokens));
+            for number in (0..prompts).step_by(prompts.div_ceil(50)) {
+                let found = self.reader.find(&load.prompt(tokens, number, Cached::Full, 0), &mut matches);
+                assert_eq!(found, whole, "prompt {number} of {tokens} tokens");
+                let holds = |&worker: &usize| matches.depth(self.views[worker]) == whole;
+                let holders: Vec<usize> = (0..load.workers).filter(holds).collect();
+                assert_eq!(
+                    holders,
+                    load.holders(tokens, number),
+                    "holders of prompt {number} of {tokens} tokens"
+                );
+                let mut depth =
+                    |cached| self.reader.find(&load.prompt(tokens, number, cached, 1), &mut matches);
+                assert_eq!((depth(Cached::Half), depth(Cached::Nothing)), (whole / 2, 0));
+            }
+        }
+    }
+}
+
+impl Reader {
+    /// Block hashes of a prompt.
+    #[must_use]
+    pub fn hashes(&self, prompt: &[u32]) -> Vec<BlockHash> {
+        blocks(prompt, &self.hasher).collect()
+    }
+
+    /// Sum of the block hashes: hashing alone, the floor of a look-up.
+    #[must_use]
+    pub fn hash_alone(&self, prompt: &[u32]) -> u64 {
+        blocks(prompt, &self.hasher).fold(0, |sum, block| sum ^ block.0)
+    }
+
+    /// Looks a prompt up, hashing included. Returns the deepest match in blocks.
+    pub fn find(&self, prompt: &[u32], matches: &mut Matches) -> u32 {
+        self.index.find(blocks(prompt, &self.hasher), 0, matches);
+        matches.holders().map(|(_, depth)| depth).max().unwrap_or(0)
+    }
+}
+
+fn blocks<'a>(prompt: &'a [u32], hasher: &'a BlockHasher) -> impl Iterator<Item = BlockHash> + Clone + 'a {
+    Prompt::Tokens(prompt).blocks(Root::default(), hasher, BLOCK as u32)
+}
+
+/// A router with `load.workers` workers that hold what `load` stores.
+///
+/// # Panics
+/// If the router does not find what it was given.
+#[must_use]
+pub fn router(load: &Workload, memory_budget: usize) -> Router {
+    let config = RouterConfig { memory_budget, index_seed: 1, ..RouterConfig::default() };
+    let router = Router::new(config).expect("a valid configuration");
+    let add = |worker| router.add_worker(WorkerSpec::new(format!("w{worker}"))).expect("a new name");
+    let workers: Vec<WorkerId> = (0..load.workers).map(add).collect();
+    for (prompt, worker) in load.stores() {
+        let request = RouteRequest {
+            eligible: Some(&workers[worker..=worker]),
+            ..RouteRequest::new(Prompt::Tokens(&prompt))
+        };
+        let decision = router.route(&request, Millis(0)).expect("the worker lives");
+        router.complete(decision.id, None, Millis(0));
+    }
+    for tokens in CLASSES {
+        let prompt = load.prompt(tokens, 0, Cached::Full, 0);
+        let found = router.peek(&Prompt::Tokens(&prompt), Root::default()).expect("token ids are in range");
+        assert_eq!(found.matched_tokens as usize, tokens, "the router holds what it was given");
+    }
+    router
+}
