@@ -149,8 +149,8 @@ impl Gateway {
     /// Starts to listen and to serve with the workers at `worker_urls` (`http://host[:port][/prefix]`).
     ///
     /// Returns as soon as clients can connect: a worker is used before its first probe. Workers are named by their
-    /// URLs in `router`, which may have other users; one that it knows already is taken over with what it is believed
-    /// to hold.
+    /// URLs in `router`; one that it knows already is taken over with what it is believed to hold. All workers of the
+    /// router must be the gateway's: a request that it places elsewhere is refused.
     ///
     /// # Errors
     /// [`Error::Config`] for a setting or a URL out of range, [`Error::Listen`] if an address is taken,
