@@ -90,7 +90,7 @@ def serve_mock_worker(settings: MockWorkerSettings) -> int:
 
 
 def _raise_descriptor_limit() -> None:
-    """Allow as many open connections as the system does; the usual soft limit of 1,024 is for programs that use select."""
+    """Allow as many open connections as the system does; the usual soft limit is for programs that use select."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
