@@ -16,12 +16,17 @@ from trunkline.demo.fleet import Fleet, FleetError
 
 
 def demo(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "trunkline", "demo", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    # What a background job ignores, its children would ignore as well; a signal that is handled here is not.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "trunkline", "demo", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def children(parent: int) -> list[int]:
@@ -74,6 +79,9 @@ def test_an_interrupted_demo_leaves_no_process(number: signal.Signals) -> None:
         _, err = process.communicate(timeout=30)
     finally:
         process.kill()
+        process.wait()
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            pipe.close()
     assert process.returncode == 128 + number, err
     assert not any(map(is_alive, gateways))
 

@@ -320,7 +320,7 @@ def test_stats_count(make_router: MakeRouter) -> None:
     assert (stats.workers, stats.live_workers, stats.in_flight) == (3, 2, 1)
     assert (stats.prompt_tokens, stats.matched_tokens) == (128, 64)
     assert (stats.index_blocks, stats.evicted_blocks) == (4, 0)
-    assert 0 < stats.index_bytes < 1 << 20
+    assert 0 < stats.index_bytes < 2 << 20, "an almost empty index owns its directories"
     assert sum(stats.decisions.values()) == 2
 
 

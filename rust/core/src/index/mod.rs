@@ -293,7 +293,8 @@ impl Writer {
     /// A new, empty view. `capacity_blocks` is the size of the worker's cache; `None` bounds it by the budget alone.
     /// Returns `None` when 65,536 views are in use.
     pub fn add_view(&mut self, capacity_blocks: Option<u64>) -> Option<ViewId> {
-        let (index, generation) = self.views.add(&self.index.tree, &mut self.space, capacity_blocks.unwrap_or(u64::MAX))?;
+        let (index, generation) =
+            self.views.add(&self.index.tree, &mut self.space, capacity_blocks.unwrap_or(u64::MAX))?;
         Some(ViewId { index, generation })
     }
 
