@@ -381,7 +381,8 @@ impl Router {
             let length = self.shared.length(prompt, 0, &self.config);
             let holders =
                 matches.holders().filter_map(|(view, depth)| Some((self.shared.owner(view)?, depth)));
-            let workers: Vec<_> = holders.map(|(worker, depth)| (worker, length.of_blocks(depth))).collect();
+            let mut workers = Vec::with_capacity(matches.holder_count());
+            workers.extend(holders.map(|(worker, depth)| (worker, length.of_blocks(depth))));
             let matched_tokens = workers.iter().map(|&(_, tokens)| tokens).max().unwrap_or(0);
             Ok(Match { prompt_tokens: length.tokens, prompt_blocks: length.blocks, matched_tokens, workers })
         })

@@ -131,6 +131,12 @@ impl Matches {
         }
     }
 
+    /// How many views hold at least the first block.
+    #[must_use]
+    pub fn holder_count(&self) -> usize {
+        self.views.len()
+    }
+
     /// The views that hold at least the first block, as their small numbers, each with its depth in blocks.
     pub fn holders(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         self.views.iter().map(|&view| (usize::from(view), self.depth_at(view)))
