@@ -15,6 +15,7 @@ import pytest
 from tests.support import clean_environment
 
 CASES = "T1,T2,T3,T8,T9,T13,T16,T18,T22,T24"
+RATES = {"T24"}  # compares requests per second, which a neighbour on the machine can spoil
 PLACE = Path(os.environ.get("TRUNKLINE_ACCEPTANCE", Path(__file__).resolve().parents[3] / "shared"))
 
 
@@ -37,11 +38,11 @@ def run(cases: set[str]) -> tuple[set[str], str]:
 @pytest.mark.skipif(not (PLACE / "acceptance").is_dir(), reason=f"no acceptance suite in {PLACE}")
 @pytest.mark.timeout(900)
 def test_the_acceptance_suite_passes_with_default_settings() -> None:
-    """A case that misses is measured once more: T24 compares rates of two seconds, which a busy machine can spoil."""
+    """Each case passes the first time, but one that compares rates may be measured once more."""
     cases = set(CASES.split(","))
     passed, said = run(cases)
-    if missed := cases - passed:
+    if missed := (cases - passed) & RATES:
         print(said)
-        again, said = run(missed)
-        passed |= again
+        again, said_again = run(missed)
+        passed, said = passed | again, said + said_again
     assert passed == cases, said
