@@ -51,8 +51,8 @@ def gateway(engines: list[str], *arguments: str) -> Iterator[tuple[OpenAI, str]]
     """Start a gateway before the engines; yield a client of it and the engines' model."""
     served = Served(*[word for engine in engines for word in ("--worker", engine)], *arguments)
     try:
-        client = OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=120)
-        yield client, client.models.list().data[0].id
+        with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+            yield client, client.models.list().data[0].id
     finally:
         served.stop()
 
