@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use trunkline_core::index::{Matches, ViewId};
+use trunkline_core::key::Blocks;
 use trunkline_core::{
-    BlockHash, BlockHasher, Millis, PrefixIndex, Prompt, Root, RouteRequest, Router, RouterConfig, WorkerId,
-    WorkerSpec, Writer,
+    BlockHash, BlockHasher, BlockSource, Millis, PrefixIndex, Prompt, Root, RouteRequest, Router,
+    RouterConfig, WorkerId, WorkerSpec, Writer,
 };
 
 use crate::workload::{BLOCK, CLASSES, Cached, Workload};
@@ -34,7 +35,7 @@ impl Index {
     /// An empty index with a view for each worker.
     #[must_use]
     pub fn empty(workers: usize, memory_budget: usize) -> Self {
-        let (index, mut writer) = PrefixIndex::new(memory_budget);
+        let (index, mut writer) = PrefixIndex::new(memory_budget).expect("address space");
         let views = (0..workers).map(|_| writer.add_view(None).expect("fewer workers than views")).collect();
         Self { reader: Reader { index, hasher: BlockHasher::new(1) }, writer, views }
     }
@@ -83,13 +84,19 @@ impl Reader {
     /// Block hashes of a prompt.
     #[must_use]
     pub fn hashes(&self, prompt: &[u32]) -> Vec<BlockHash> {
-        blocks(prompt, &self.hasher).collect()
+        let mut hashes = Vec::new();
+        blocks(prompt, &self.hasher).collect_into(&mut hashes);
+        hashes
     }
 
     /// Sum of the block hashes: hashing alone, the floor of a look-up.
     #[must_use]
     pub fn hash_alone(&self, prompt: &[u32]) -> u64 {
-        blocks(prompt, &self.hasher).fold(0, |sum, block| sum ^ block.0)
+        let (mut blocks, mut some, mut sum) = (blocks(prompt, &self.hasher), [BlockHash(0); 16], 0);
+        while let count @ 1.. = blocks.fill(&mut some) {
+            sum = some[..count].iter().fold(sum, |sum, block| sum ^ block.0);
+        }
+        sum
     }
 
     /// Looks a prompt up, hashing included. Returns the deepest match in blocks.
@@ -99,7 +106,7 @@ impl Reader {
     }
 }
 
-fn blocks<'a>(prompt: &'a [u32], hasher: &'a BlockHasher) -> impl Iterator<Item = BlockHash> + Clone + 'a {
+fn blocks<'a>(prompt: &'a [u32], hasher: &'a BlockHasher) -> Blocks<'a, 'a> {
     Prompt::Tokens(prompt).blocks(Root::default(), hasher, BLOCK as u32)
 }
 

@@ -81,7 +81,7 @@ impl PrefixIndex {
         if budget < MIN_BUDGET {
             return Err(error::config(py, "memory_budget", &budget, "1 MiB or more"));
         }
-        let (index, writer) = core::PrefixIndex::new(budget);
+        let (index, writer) = core::PrefixIndex::new(budget).map_err(|refused| error::core(py, refused))?;
         let state = State {
             writer,
             views: HashMap::new(),
@@ -113,8 +113,7 @@ impl PrefixIndex {
             let mut state = self.state.lock();
             let view = state.view(py, worker)?;
             let State { writer, hashes, .. } = &mut *state;
-            hashes.clear();
-            hashes.extend(prompt.blocks(root, &self.hasher, self.block_size));
+            prompt.blocks(root, &self.hasher, self.block_size).collect_into(hashes);
             writer.insert(view, hashes, self.now_ms());
             Ok(())
         })

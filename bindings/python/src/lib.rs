@@ -23,7 +23,7 @@ mod size;
 mod views;
 
 use pyo3::prelude::*;
-use trunkline_core::{BlockHasher, Root, RouterConfig};
+use trunkline_core::{BlockHash, BlockHasher, BlockSource, Root, RouterConfig};
 
 /// The decision core of trunkline; import its names from `trunkline`.
 #[pymodule(gil_used = false)]
@@ -80,6 +80,11 @@ fn jump_hash(key: u64, slots: u32) -> u32 {
 fn hash_blocks(prompt: &Bound<'_, PyAny>) -> PyResult<u64> {
     let (hasher, block_size) = (BlockHasher::new(0), RouterConfig::default().block_size);
     prompt::with_prompt(prompt, |prompt| {
-        Ok(prompt.blocks(Root::default(), &hasher, block_size).fold(0, |sum, block| sum ^ block.0))
+        let mut blocks = prompt.blocks(Root::default(), &hasher, block_size);
+        let (mut some, mut sum) = ([BlockHash(0); 16], 0);
+        while let count @ 1.. = blocks.fill(&mut some) {
+            sum = some[..count].iter().fold(sum, |sum, block| sum ^ block.0);
+        }
+        Ok(sum)
     })
 }

@@ -54,7 +54,7 @@ pub use decision::{CandidateView, Decision, DecisionId, Explanation, Reason};
 pub use error::Error;
 pub use index::{PrefixIndex, Writer};
 pub use jump::jump_hash;
-pub use key::{BlockHash, BlockHasher, Prompt, Root};
+pub use key::{BlockHash, BlockHasher, BlockSource, Prompt, Root};
 pub use policy::Policy;
 pub use router::{Best, Match, Millis, RouteRequest, Router, RouterConfig, Stats, Usage};
 pub use snapshot::SnapshotFault;

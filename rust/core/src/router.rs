@@ -187,7 +187,7 @@ impl Router {
     /// [`Error::Config`] names the setting that is out of range.
     pub fn new(config: RouterConfig) -> Result<Self, Error> {
         config.check()?;
-        let (index, writer) = PrefixIndex::new(config.memory_budget);
+        let (index, writer) = PrefixIndex::new(config.memory_budget)?;
         let shared = Arc::new(Shared::new(index));
         let state = Mutex::new(State::new(&config, Arc::clone(&shared), writer));
         let hasher = BlockHasher::new(config.index_seed);
@@ -352,10 +352,10 @@ impl Router {
         request.prompt.check()?;
         SCRATCH.with_borrow_mut(|scratch| {
             let Scratch { hashes, matches, .. } = scratch;
-            hashes.clear();
-            hashes.extend(request.prompt.blocks(request.root, &self.hasher, self.config.block_size));
+            let blocks = request.prompt.blocks(request.root, &self.hasher, self.config.block_size);
+            blocks.collect_into(hashes);
             let find = |hashes: &[BlockHash], matches: &mut Matches| {
-                self.shared.index.find(hashes.iter().copied(), now.0 as u32, matches);
+                self.shared.index.find(hashes, now.0 as u32, matches);
             };
             find(hashes, matches);
             let length = self.shared.length(&request.prompt, request.text_model, &self.config);

@@ -22,7 +22,7 @@ fn prompt(group: u64, number: u64) -> Vec<BlockHash> {
 
 #[test]
 fn readers_see_nothing_that_was_never_stored_and_never_lose_what_stays() {
-    let (index, mut writer) = PrefixIndex::new(MIN_BUDGET);
+    let (index, mut writer) = PrefixIndex::new(MIN_BUDGET).expect("address space");
     let keeper = writer.add_view(None).expect("free");
     let kept: Vec<BlockHash> = (0..300).map(|at| BlockHash(at | 1 << 62)).collect();
     let mut views: Vec<ViewId> = (0..VIEWS).map(|_| writer.add_view(None).expect("free")).collect();
@@ -38,23 +38,19 @@ fn readers_see_nothing_that_was_never_stored_and_never_lose_what_stays() {
                     step += 1;
                     let group = step.wrapping_mul(0x9E37_79B9) % 64;
                     let blocks = prompt(group, step % 500);
-                    index.find(blocks.iter().copied(), 0, &mut matches);
+                    index.find(&blocks[..], 0, &mut matches);
                     for (view, depth) in matches.holders() {
                         assert!(depth as usize <= blocks.len());
                         // View 0 is the keeper; a group is stored by one view, under two numbers as it is replaced.
                         assert_eq!((view as u64 - 1) % VIEWS, group % VIEWS, "group {group} on view {view}");
                     }
-                    index.find(kept.iter().copied(), 0, &mut matches);
+                    index.find(&kept[..], 0, &mut matches);
                     assert_eq!(matches.depth(keeper), 300);
                     let batch = [&kept[..], &blocks, &kept[..150], &kept[..1]];
-                    index.find_batch(
-                        batch.iter().map(|blocks| blocks.iter().copied()),
-                        0,
-                        |number, matches| {
-                            let depth = matches.depth(keeper) as usize;
-                            assert_eq!(depth, if number == 1 { 0 } else { batch[number].len() });
-                        },
-                    );
+                    index.find_batch(batch, 0, |number, matches| {
+                        let depth = matches.depth(keeper) as usize;
+                        assert_eq!(depth, if number == 1 { 0 } else { batch[number].len() });
+                    });
                     looked.fetch_add(1, Ordering::Relaxed);
                 }
             })

@@ -1,62 +1,85 @@
-//! Memory that readers may look at any time: chunks that never move and are never freed, made of atomics.
+//! Memory that readers may look at any time: reservations that never move and are never freed, made of atomics.
 //!
-//! [`Chunks`] is a list of equal chunks, opened as they are needed. [`Words`] cuts chunks of 64-bit words, called pages, into
-//! slots of one size class each; a page that becomes empty may be cut anew for another class. Only writers allocate and free;
-//! they keep what they must know of the pages in [`Pages`], beside the words.
+//! An [`Arena`] is address space for all that it may ever hold. The system gives a page when it is first touched, a large one
+//! where it can, and so the items cost what is used of them, no list of pieces must be read to find one, and few of the
+//! walk's cache misses miss the page table as well. [`Pages`] cuts an arena of 64-bit words in pages and these in slots of one
+//! size class each; a page that becomes empty may be cut anew for another class. Only writers allocate and free; they keep
+//! what they must know of the pages beside the words.
 
-use std::sync::OnceLock;
+use std::marker::PhantomData;
 
+use memmap2::{MmapMut, MmapOptions};
+
+use crate::error::Error;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Equal chunks of `T`, opened one after another.
+/// Types of which all bytes may be shared and zero bytes are a value.
+///
+/// # Safety
+/// The type consists of atomic integers alone.
+#[allow(unsafe_code)]
+pub(super) unsafe trait Atomics: Sync {}
+
+// SAFETY: it is one.
+#[allow(unsafe_code)]
+unsafe impl Atomics for AtomicU64 {}
+
+/// Room for a number of items, all zero at first.
 #[derive(Debug)]
-pub(super) struct Chunks<T> {
-    chunks: Box<[OnceLock<Box<[T]>>]>,
-    shift: u32,
+pub(super) struct Arena<T> {
+    map: MmapMut,
+    len: usize,
+    items: PhantomData<T>,
 }
 
-impl<T: Default> Chunks<T> {
-    /// Room for `count` chunks of `1 << shift` items, none of them open.
-    pub(super) fn new(count: usize, shift: u32) -> Self {
-        Self { chunks: (0..count).map(|_| OnceLock::new()).collect(), shift }
+impl<T: Atomics> Arena<T> {
+    /// Reservations from this size on ask for large pages; below, their rounding would show.
+    const HUGE_FROM: usize = 32 << 20;
+
+    /// Reserves room for `len` items, at least one. Touches none of it.
+    pub(super) fn new(len: usize) -> Result<Self, Error> {
+        let bytes = len * size_of::<T>();
+        let map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(|_| Error::Config {
+            key: "memory_budget",
+            value: format!("an index that may need {} MiB of address space", bytes >> 20),
+            allowed: "what the system lets a process reserve (ulimit -v)".into(),
+        })?;
+        #[cfg(target_os = "linux")]
+        if bytes >= Self::HUGE_FROM {
+            // A system without large pages has small ones.
+            _ = map.advise(memmap2::Advice::HugePage);
+        }
+        Ok(Self { map, len, items: PhantomData })
     }
 
-    /// An item that was made known to the caller (a writer, or a reader that acquired its number).
+    #[inline]
+    #[allow(unsafe_code)]
+    fn items(&self) -> &[T] {
+        // SAFETY: the map has `len` items, begins at a page, and stays where it is as long as `self`. Its bytes were zero,
+        // which is a value of atomics as all others are, and nobody has them by another name.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.len) }
+    }
+
+    /// An item.
     #[inline]
     pub(super) fn get(&self, at: u32) -> &T {
-        let chunk = self.chunks[(at >> self.shift) as usize].get().expect("only open chunks are named");
-        &chunk[at as usize & ((1 << self.shift) - 1)]
+        &self.items()[at as usize]
     }
 
-    /// The items from `at` on. `None` if they are not in one open chunk: a reader raced, and `at` and `len` do not belong
-    /// together.
+    /// The items from `at` on. `None` if there are not as many: a reader raced, and `at` and `len` do not belong together.
     #[inline]
     pub(super) fn slice(&self, at: u32, len: usize) -> Option<&[T]> {
-        let chunk = self.chunks.get((at >> self.shift) as usize)?.get()?;
-        chunk.get(at as usize & ((1 << self.shift) - 1)..)?.get(..len)
+        self.items().get(at as usize..)?.get(..len)
     }
 
-    /// Opens a chunk, the `number`th.
-    pub(super) fn open(&self, number: usize) {
-        self.chunks[number].get_or_init(|| (0..1usize << self.shift).map(|_| T::default()).collect());
-    }
-
-    pub(super) fn chunk_bytes(&self) -> usize {
-        size_of::<T>() << self.shift
-    }
-
-    /// Bytes of the list of chunks itself.
-    pub(super) fn directory_bytes(&self) -> usize {
-        size_of_val(&*self.chunks)
-    }
-
+    /// Items that there is room for.
     pub(super) fn len(&self) -> usize {
-        self.chunks.len()
+        self.len
     }
 }
 
 /// Words of block hashes and holders.
-pub(super) type Words = Chunks<AtomicU64>;
+pub(super) type Words = Arena<AtomicU64>;
 
 /// Shares of a page, in 1/1024 of it: the size classes.
 pub(super) const CLASSES: [u32; 20] =
@@ -64,6 +87,7 @@ pub(super) const CLASSES: [u32; 20] =
 /// Words of a page, and so of the longest slot.
 pub(super) const PAGE_SHIFT: u32 = 10;
 pub(super) const PAGE_WORDS: usize = 1 << PAGE_SHIFT;
+const PAGE_BYTES: usize = PAGE_WORDS * size_of::<u64>();
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug, Clone)]
@@ -87,13 +111,9 @@ pub(super) struct Pages {
     partial: [Vec<u32>; CLASSES.len()],
 }
 
-fn class_of(len: usize) -> usize {
+/// The size class of slots for so many words.
+pub(super) fn class_of(len: usize) -> usize {
     CLASSES.partition_point(|&size| (size as usize) < len)
-}
-
-/// Words that a slot for `len` words really has.
-pub(super) fn slot_words(len: usize) -> usize {
-    CLASSES[class_of(len)] as usize
 }
 
 impl Pages {
@@ -102,11 +122,11 @@ impl Pages {
         if !self.partial[class_of(len)].is_empty() || !self.empty.is_empty() {
             return Some(0);
         }
-        (self.pages.len() < words.len()).then_some(words.chunk_bytes())
+        (self.pages.len() < words.len() / PAGE_WORDS).then_some(PAGE_BYTES)
     }
 
-    pub(super) fn bytes(&self, words: &Words) -> usize {
-        self.pages.len() * words.chunk_bytes() + self.pages.capacity() * size_of::<Page>()
+    pub(super) fn bytes(&self) -> usize {
+        self.pages.len() * PAGE_BYTES + self.pages.capacity() * size_of::<Page>()
     }
 
     /// Takes a slot for 1 to [`PAGE_WORDS`] words; `growth` said that there is room.
@@ -114,7 +134,7 @@ impl Pages {
         let class = class_of(len);
         let number = match self.partial[class].last() {
             Some(&number) => number,
-            None => self.open(words, class),
+            None => self.open(class),
         };
         let page = &mut self.pages[number as usize];
         let size = CLASSES[class];
@@ -134,9 +154,8 @@ impl Pages {
         slot
     }
 
-    fn open(&mut self, words: &Words, class: usize) -> u32 {
+    fn open(&mut self, class: usize) -> u32 {
         let number = self.empty.pop().unwrap_or_else(|| {
-            words.open(self.pages.len());
             self.pages.push(Page { class: 0, live: 0, free: NONE, fresh: 0, listed: NONE });
             self.pages.len() as u32 - 1
         });
@@ -181,7 +200,7 @@ mod tests {
         fn slots_keep_their_words_and_pages_are_used_again(
             steps in proptest::collection::vec((1usize..=PAGE_WORDS, any::<prop::sample::Index>(), any::<bool>()), 1..300),
         ) {
-            let (words, mut pages) = (Words::new(60, PAGE_SHIFT), Pages::default());
+            let (words, mut pages) = (Words::new(60 * PAGE_WORDS).expect("address space"), Pages::default());
             let mut kept: Vec<(u32, Vec<u64>)> = Vec::new();
             let mut next = 0u64;
             for (len, which, free) in steps {
@@ -192,14 +211,14 @@ mod tests {
                     let before = pages.pages.len();
                     let (slot, values) = (pages.alloc(&words, len), (next..next + len as u64).collect::<Vec<_>>());
                     prop_assert_eq!(pages.pages.len() > before, growth > 0);
-                    for (word, &value) in words.slice(slot, len).expect("in one page").iter().zip(&values) {
+                    for (word, &value) in words.slice(slot, len).expect("in the arena").iter().zip(&values) {
                         word.store(value, Ordering::Relaxed);
                     }
                     next += len as u64;
                     kept.push((slot, values));
                 }
                 for (slot, values) in &kept {
-                    let have = words.slice(*slot, values.len()).expect("in one page").iter();
+                    let have = words.slice(*slot, values.len()).expect("in the arena").iter();
                     prop_assert!(have.zip(values).all(|(have, want)| have.load(Ordering::Relaxed) == *want));
                 }
             }

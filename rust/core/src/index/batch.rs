@@ -6,8 +6,8 @@
 
 use super::run::RunId;
 use super::table::Place;
-use super::{Matches, PrefixIndex, Walk};
-use crate::key::BlockHash;
+use super::{Matches, Passed, PrefixIndex, Walk};
+use crate::key::BlockSource;
 
 /// Prompts under way. With 16 what was asked for is lost again before it is read: measured on a busy machine, a batch of
 /// prompts of 512 tokens is then 1.3 times as fast as one by one instead of 1.6.
@@ -17,6 +17,7 @@ const LANES: usize = 8;
 struct Lane<P> {
     /// Its position in the batch.
     number: usize,
+    blocks: P,
     walk: Walk<P>,
     matches: Matches,
     next: Link,
@@ -32,24 +33,25 @@ enum Link {
     Step,
 }
 
-impl<P: Iterator<Item = BlockHash> + Clone> Lane<P> {
+impl<P: BlockSource + Clone> Lane<P> {
     fn new(index: &PrefixIndex, number: usize, blocks: P) -> Self {
-        let mut lane =
-            Self { number, walk: Walk::new(blocks), matches: Matches::default(), next: Link::Step };
+        let walk = Walk::new(blocks.clone());
+        let mut lane = Self { number, blocks, walk, matches: Matches::default(), next: Link::Step };
         lane.matches.clear();
         lane.enter(index);
         lane
     }
 
     fn restart(&mut self, index: &PrefixIndex, number: usize, blocks: P) {
-        (self.number, self.walk) = (number, Walk::new(blocks));
+        self.walk = Walk::new(blocks.clone());
+        (self.number, self.blocks) = (number, blocks);
         self.matches.clear();
         self.enter(index);
     }
 
     /// Begins with the next run. A prompt without one goes to its last step, which ends it.
     fn enter(&mut self, index: &PrefixIndex) {
-        self.next = match self.walk.first {
+        self.next = match self.walk.first() {
             Some(first) => {
                 let place = Place::new(self.walk.parent, first);
                 index.tree.prefetch_entry(place);
@@ -67,11 +69,13 @@ impl<P: Iterator<Item = BlockHash> + Clone> Lane<P> {
                 let Some(run) = index.tree.prefetch_run(place) else {
                     return self.step(index, now_ms);
                 };
+                self.walk.look_ahead();
                 self.next = Link::Run(run);
                 true
             }
             Link::Run(run) => {
-                index.tree.prefetch_words(run);
+                let run = index.tree.run(run);
+                index.tree.prefetch_words(run, run.shape());
                 self.next = Link::Step;
                 true
             }
@@ -80,11 +84,16 @@ impl<P: Iterator<Item = BlockHash> + Clone> Lane<P> {
     }
 
     fn step(&mut self, index: &PrefixIndex, now_ms: u32) -> bool {
-        let goes_on = index.step(&mut self.walk, now_ms, &mut self.matches);
-        if goes_on {
-            self.enter(index);
+        match index.step(&mut self.walk, now_ms, &mut self.matches) {
+            Passed::Whole => self.enter(index),
+            Passed::End => return false,
+            Passed::Raced => {
+                self.walk = Walk::new(self.blocks.clone());
+                self.matches.clear();
+                self.enter(index);
+            }
         }
-        goes_on
+        true
     }
 }
 
@@ -93,7 +102,7 @@ impl PrefixIndex {
     /// in no order. No writer is kept out: the matches are those of several moments.
     ///
     /// Cost: as that of `find`, but the cache misses of several prompts overlap. Allocates a little for each of these.
-    pub fn find_batch<P: Iterator<Item = BlockHash> + Clone>(
+    pub fn find_batch<P: BlockSource + Clone>(
         &self,
         prompts: impl IntoIterator<Item = P>,
         now_ms: u32,

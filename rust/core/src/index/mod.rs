@@ -28,12 +28,15 @@ mod table;
 
 use std::sync::Arc;
 
-use crate::key::BlockHash;
+use crate::error::Error;
+use crate::key::{BlockHash, BlockSource};
 use crate::sync::{AtomicU64, Ordering};
 use evict::Views;
+use prefetch::prefetch;
 use radix::{MAX_VIEWS, Space, Tree};
 pub(crate) use run::RunId;
 use run::{Holder, MAX_RUN};
+use table::Place;
 
 /// Smallest budget that an index accepts, in bytes.
 pub const MIN_BUDGET: usize = 1 << 20;
@@ -168,31 +171,80 @@ impl Matches {
     }
 }
 
-/// Where a look-up stands: below which run, at which block, and the blocks from there on.
-struct Walk<I> {
+/// Hashes that a look-up makes together: while the run's header is on its way from memory, and in a loop without branches.
+const AHEAD: usize = 16;
+
+/// Where a look-up stands: below which run, at which block, and the next blocks.
+struct Walk<S> {
     parent: RunId,
     start: usize,
-    /// Block `start`, and what follows it. `None` at the end of the prompt or of what anybody holds of it.
-    first: Option<u64>,
-    rest: I,
+    ahead: [BlockHash; AHEAD],
+    at: usize,
+    len: usize,
+    source: S,
 }
 
-impl<I: Iterator<Item = BlockHash> + Clone> Walk<I> {
-    fn new(mut blocks: I) -> Self {
-        let first = blocks.next().map(|block| block.0);
-        Self { parent: RunId::NONE, start: 0, first, rest: blocks }
+impl<S: BlockSource> Walk<S> {
+    /// At the first block; no other is hashed yet.
+    fn new(mut source: S) -> Self {
+        let mut ahead = [BlockHash(0); AHEAD];
+        let len = source.fill(&mut ahead[..1]);
+        Self { parent: RunId::NONE, start: 0, ahead, at: 0, len, source }
+    }
+
+    /// The next block, if the prompt has one.
+    #[inline]
+    fn first(&mut self) -> Option<u64> {
+        if self.at == self.len {
+            self.refill();
+        }
+        self.ahead[..self.len].get(self.at).map(|block| block.0)
+    }
+
+    /// Hashes as many blocks as there is room for behind a first one that stands alone.
+    #[inline]
+    fn look_ahead(&mut self) {
+        if self.len == 1 && self.at == 0 {
+            self.len += self.source.fill(&mut self.ahead[1..]);
+        }
+    }
+
+    #[inline]
+    fn refill(&mut self) {
+        (self.at, self.len) = (0, self.source.fill(&mut self.ahead));
+    }
+
+    /// How many of a run's leading words are the next blocks; goes past these.
+    #[inline]
+    fn common(&mut self, words: &[AtomicU64]) -> usize {
+        let mut same = 0;
+        loop {
+            let next = &self.ahead[self.at..self.len];
+            let pairs = words[same..].iter().zip(next);
+            let equal = pairs.take_while(|(word, block)| word.load(Ordering::Relaxed) == block.0).count();
+            let all = equal == next.len();
+            same += equal;
+            self.at += equal;
+            if !all || same == words.len() {
+                return same;
+            }
+            self.refill();
+            if self.len == 0 {
+                return same;
+            }
+        }
     }
 }
 
-/// How many of a run's leading words are the hashes `first` and `rest`; takes no more of these than it must.
-#[inline]
-fn common(words: &[AtomicU64], first: u64, rest: &mut impl Iterator<Item = BlockHash>) -> usize {
-    let Some((head, tail)) = words.split_first() else { return 0 };
-    if head.load(Ordering::Relaxed) != first {
-        return 0;
-    }
-    let equals = |word: &&AtomicU64| rest.next().is_some_and(|block| word.load(Ordering::Relaxed) == block.0);
-    1 + tail.iter().take_while(equals).count()
+/// What became of a walk at one run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Passed {
+    /// The run is held to its end, and the prompt goes on.
+    Whole,
+    /// The walk ends here.
+    End,
+    /// A writer came between.
+    Raced,
 }
 
 /// What an insertion pinned; give it back to [`Writer::unpin`].
@@ -220,54 +272,80 @@ pub struct Writer {
 
 impl PrefixIndex {
     /// An empty index that will not own more than `memory_budget` bytes (at least [`MIN_BUDGET`], at most
-    /// [`MAX_BUDGET`]), and its writer.
-    #[must_use]
-    pub fn new(memory_budget: usize) -> (Arc<Self>, Writer) {
-        let budget = memory_budget.clamp(MIN_BUDGET, MAX_BUDGET);
-        let (tree, space) = Tree::new(budget);
-        let index = Arc::new(Self { tree });
-        (Arc::clone(&index), Writer { index, space, views: Views::default(), budget, tick: 0 })
-    }
-
-    /// Walks the prompt and notes how deep each view holds it. Asks for as many blocks as it needs and no more.
+    /// [`MAX_BUDGET`]), and its writer. Reserves three times as much address space, of which it touches what it uses.
     ///
-    /// Takes no lock; a writer that changes a run under way makes the walk look at that run again. Cost: one hash per matched
-    /// block, two to three cache misses per run, O(holders) of the runs on the way.
-    pub fn find(&self, blocks: impl Iterator<Item = BlockHash> + Clone, now_ms: u32, matches: &mut Matches) {
-        matches.clear();
-        let mut walk = Walk::new(blocks);
-        while self.step(&mut walk, now_ms, matches) {}
+    /// # Errors
+    /// [`Error::Config`] if the system does not let the process reserve it.
+    pub fn new(memory_budget: usize) -> Result<(Arc<Self>, Writer), Error> {
+        let budget = memory_budget.clamp(MIN_BUDGET, MAX_BUDGET);
+        let (tree, space) = Tree::new(budget)?;
+        let index = Arc::new(Self { tree });
+        Ok((Arc::clone(&index), Writer { index, space, views: Views::default(), budget, tick: 0 }))
     }
 
-    /// Takes the walk through one run. `false` at its end; without progress if a writer came between.
+    /// Walks the prompt and notes how deep each view holds it. Asks for the first block, and then for a few more at a time.
+    ///
+    /// Takes no lock; a writer that changes a run under way makes the walk begin anew. Cost: one hash per matched block, and
+    /// up to 16 that do not match; three cache misses per run, O(holders) of the runs on the way.
+    pub fn find(&self, blocks: impl BlockSource + Clone, now_ms: u32, matches: &mut Matches) {
+        loop {
+            matches.clear();
+            let mut walk = Walk::new(blocks.clone());
+            let raced = loop {
+                match self.step(&mut walk, now_ms, matches) {
+                    Passed::Whole => {}
+                    Passed::End => break false,
+                    Passed::Raced => break true,
+                }
+            };
+            if !raced {
+                return;
+            }
+        }
+    }
+
+    /// Takes the walk through one run.
     #[inline]
-    fn step<I>(&self, walk: &mut Walk<I>, now_ms: u32, matches: &mut Matches) -> bool
-    where
-        I: Iterator<Item = BlockHash> + Clone,
-    {
-        let (parent, start) = (walk.parent, walk.start);
-        let Some(first) = walk.first else { return false };
-        let Some(id) = self.tree.child(parent, first) else { return false };
-        let run = self.tree.run(id);
+    fn step(&self, walk: &mut Walk<impl BlockSource>, now_ms: u32, matches: &mut Matches) -> Passed {
+        let Some(first) = walk.first() else { return Passed::End };
+        let place = Place::new(walk.parent, first);
+        self.tree.at(place, |id| self.pass(id, walk, now_ms, matches)).unwrap_or(Passed::End)
+    }
+
+    /// Takes the walk through this run. `None` if it is not the one that the walk is looking for.
+    #[inline]
+    fn pass(
+        &self,
+        id: RunId,
+        walk: &mut Walk<impl BlockSource>,
+        now_ms: u32,
+        matches: &mut Matches,
+    ) -> Option<Passed> {
+        let tree = &self.tree;
+        let run = tree.run(id);
+        prefetch(run);
+        walk.look_ahead();
         let version = run.seq.begin();
         let shape = run.shape();
-        let Some(words) = self.tree.hash_words(shape) else { return true };
-        let mut rest = walk.rest.clone();
-        let same = common(words, first, &mut rest);
-        let copied = run.copy_holders(&self.tree.words, shape.holders, &mut matches.holders);
+        let Some(words) = tree.hash_words(shape) else { return Some(Passed::Raced) };
+        tree.prefetch_words(run, shape);
+        let same = if shape.parent == walk.parent { walk.common(words) } else { 0 };
+        let copied = run.copy_holders(&tree.words, shape, &mut matches.holders);
         let uses = run.uses_at(now_ms);
-        if !copied || !run.seq.holds(version) || shape.parent != parent || same == 0 {
-            return true;
+        if !copied || !run.seq.holds(version) {
+            return Some(Passed::Raced);
         }
-        let copies = matches.note(&self.tree, start as u32, same as u32);
+        if same == 0 {
+            return None;
+        }
+        let copies = matches.note(tree, walk.start as u32, same as u32);
         let whole = same == shape.len;
         let holders = shape.holders as u32;
         matches.path.push(Step { run: id, version, holders, same: same as u32, whole });
-        let end = start + same;
-        matches.segments.push(Segment { end_block: end as u32, copies, uses });
-        let next = if whole { rest.next().map(|block| block.0) } else { None };
-        *walk = Walk { parent: id, start: end, first: next, rest };
-        next.is_some()
+        walk.parent = id;
+        walk.start += same;
+        matches.segments.push(Segment { end_block: walk.start as u32, copies, uses });
+        Some(if whole { Passed::Whole } else { Passed::End })
     }
 }
 
@@ -444,11 +522,10 @@ impl Writer {
         };
         let (words, slot) = (&tree.words, self.views.get_mut(view));
         if let Some(share) = tree.run(run).share(words, view) {
-            let (held, pins) = (share.holder().blocks, share.pins());
-            slot.blocks += (len - usize::from(held)) as u64;
-            slot.active_blocks += if pins == 0 { len as u64 } else { 0 };
+            slot.blocks += (len - usize::from(share.holder().blocks)) as u64;
+            slot.active_blocks += if share.pins() == 0 { len as u64 } else { 0 };
             share.set(len as u16, self.tick);
-            share.set_pins(pins + 1);
+            share.pin();
         } else {
             match tree.run(run).share_growth(words, &space.pages) {
                 None => return Outcome::Listed,
@@ -474,12 +551,8 @@ impl Writer {
         while id != RunId::NONE {
             let run = tree.run(id);
             let shape = run.shape();
-            if let Some(share) = run.share(&tree.words, pin.view.index) {
-                let pins = share.pins();
-                share.set_pins(pins.saturating_sub(1));
-                if pins == 1 {
-                    freed += shape.len as u64;
-                }
+            if run.share(&tree.words, pin.view.index).is_some_and(|share| share.unpin()) {
+                freed += shape.len as u64;
             }
             id = shape.parent;
         }

@@ -1,4 +1,4 @@
-//! A hint to the CPU that a cache line will be read soon. The only unsafe code of the crate.
+//! A hint to the CPU that a cache line will be read soon.
 
 /// Asks for the cache line of `item`. Nothing is read, and nothing happens on a CPU for which no instruction is known here.
 #[inline]

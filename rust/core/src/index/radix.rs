@@ -4,24 +4,26 @@
 
 use smallvec::SmallVec;
 
-use super::arena::{CLASSES, Chunks, PAGE_SHIFT, Pages, Words};
+use super::arena::{Arena, CLASSES, PAGE_WORDS, Pages, Words};
 use super::prefetch::prefetch;
-use super::run::{Holder, MAX_RUN, Run, RunId, Shape};
+use super::run::{Holder, Run, RunId, Shape, words_of};
 use super::table::{Place, Table};
+use crate::error::Error;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Cache lines of one run's words that a batch asks for in advance; the CPU sees the stream then and goes on by itself.
 const LINES_AHEAD: usize = 4;
 const WORDS_PER_LINE: usize = 8;
 
-/// Runs in one chunk.
+/// Runs that are taken into use together.
 const RUN_SHIFT: u32 = 8;
+const CHUNK_BYTES: usize = size_of::<Run>() << RUN_SHIFT;
 /// Views that an index can tell apart.
 pub(super) const MAX_VIEWS: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Tree {
-    runs: Chunks<Run>,
+    runs: Arena<Run>,
     pub(super) words: Words,
     table: Table,
     /// One bit for each view that counts.
@@ -40,17 +42,16 @@ pub(super) struct Space {
 
 impl Tree {
     /// An empty tree that can grow to about `budget` bytes.
-    pub(super) fn new(budget: usize) -> (Self, Space) {
-        let run_chunk = size_of::<Run>() << RUN_SHIFT;
-        let page = size_of::<u64>() << PAGE_SHIFT;
+    pub(super) fn new(budget: usize) -> Result<(Self, Space), Error> {
+        let pages = budget / (PAGE_WORDS * size_of::<u64>()) + 1;
         let tree = Self {
-            runs: Chunks::new(budget / run_chunk + 1, RUN_SHIFT),
+            runs: Arena::new((budget / CHUNK_BYTES + 1) << RUN_SHIFT)?,
             // A restored index may lay its slots out anew, with one more page that is not full for each class.
-            words: Chunks::new(budget / page + 1 + CLASSES.len(), PAGE_SHIFT),
-            table: Table::new(),
+            words: Arena::new((pages + CLASSES.len()) * PAGE_WORDS)?,
+            table: Table::new(budget)?,
             live: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
         };
-        (tree, Space { pages: Pages::default(), free: RunId::NONE, chunks: 0, runs: 0, blocks: 0 })
+        Ok((tree, Space { pages: Pages::default(), free: RunId::NONE, chunks: 0, runs: 0, blocks: 0 }))
     }
 
     #[inline]
@@ -73,25 +74,10 @@ impl Tree {
         };
     }
 
-    /// The child of `parent` that begins with `first`.
+    /// What `accept` makes of the runs that may be the one at `place`, until it gives something.
     #[inline]
-    pub(super) fn child(&self, parent: RunId, first: u64) -> Option<RunId> {
-        self.table.get(Place::new(parent, first), |id| {
-            let run = self.run(id);
-            loop {
-                let version = run.seq.begin();
-                let shape = run.shape();
-                let begins = || {
-                    self.words
-                        .slice(shape.slot, 1)
-                        .is_some_and(|word| word[0].load(Ordering::Relaxed) == first)
-                };
-                let is_it = shape.len > 0 && shape.parent == parent && begins();
-                if run.seq.holds(version) {
-                    return is_it;
-                }
-            }
-        })
+    pub(super) fn at<T>(&self, place: Place, accept: impl FnMut(RunId) -> Option<T>) -> Option<T> {
+        self.table.get(place, accept)
     }
 
     /// Asks for the cache line of the table that `place` leads to.
@@ -103,18 +89,18 @@ impl Tree {
     /// A run that is likely the one at `place`; asks for its header.
     #[inline]
     pub(super) fn prefetch_run(&self, place: Place) -> Option<RunId> {
-        let id = self.table.get(place, |_| true)?;
+        let id = self.table.get(place, Some)?;
         prefetch(self.run(id));
         Some(id)
     }
 
     /// Asks for the first hashes of a run and for the holders outside its header.
     #[inline]
-    pub(super) fn prefetch_words(&self, id: RunId) {
-        let run = self.run(id);
-        for words in [self.hash_words(run.shape()), run.spilled_holders(&self.words)].into_iter().flatten() {
+    pub(super) fn prefetch_words(&self, run: &Run, shape: Shape) {
+        if let Some(words) = self.hash_words(shape) {
             words.iter().step_by(WORDS_PER_LINE).take(LINES_AHEAD).for_each(prefetch);
         }
+        run.prefetch_holders(&self.words, shape);
     }
 
     /// The words of a run's hashes. `None` if a reader raced.
@@ -128,9 +114,18 @@ impl Tree {
 impl Tree {
     /// All bytes that the tree owns.
     pub(super) fn bytes(&self, space: &Space) -> usize {
-        let directories = self.runs.directory_bytes() + self.words.directory_bytes() + MAX_VIEWS / 8;
-        let runs = space.chunks * self.runs.chunk_bytes();
-        space.pages.bytes(&self.words) + runs + self.table.bytes() + directories
+        space.pages.bytes() + space.chunks * CHUNK_BYTES + self.table.bytes() + MAX_VIEWS / 8
+    }
+
+    /// The child of `parent` that begins with `first`.
+    #[inline]
+    pub(super) fn child(&self, parent: RunId, first: u64) -> Option<RunId> {
+        self.at(Place::new(parent, first), |id| {
+            let shape = self.run(id).shape();
+            let begins =
+                || self.hash_words(shape).is_some_and(|words| words[0].load(Ordering::Relaxed) == first);
+            (shape.parent == parent && shape.len > 0 && begins()).then_some(id)
+        })
     }
 
     /// How many of a run's leading hashes are those of `blocks`.
@@ -143,10 +138,10 @@ impl Tree {
     fn growth(&self, space: &Space, lens: &[usize]) -> Option<usize> {
         let mut growth = 0;
         if space.free == RunId::NONE {
-            if space.chunks == self.runs.len() {
+            if self.run_numbers(space) == self.runs.len() {
                 return None;
             }
-            growth += self.runs.chunk_bytes();
+            growth += CHUNK_BYTES;
         }
         for &len in lens {
             growth += space.pages.growth(&self.words, len)?;
@@ -166,14 +161,13 @@ impl Tree {
     pub(super) fn can_split(&self, space: &Space, id: RunId, at: usize, spare: usize) -> bool {
         let Shape { len, holders, .. } = self.run(id).shape();
         // The upper part may need a slot for holders as well. Its number, and so the lower part's place, is not known yet.
-        self.growth(space, &[at, len - at, (2 * holders).clamp(1, MAX_RUN)]).is_some_and(|growth| {
+        self.growth(space, &[at, len - at, words_of(holders).max(1)]).is_some_and(|growth| {
             (growth == 0 || growth <= spare) && self.table.has_room_anywhere(spare.saturating_sub(growth))
         })
     }
 
     fn take_run(&self, space: &mut Space) -> RunId {
         if space.free == RunId::NONE {
-            self.runs.open(space.chunks);
             let first = (space.chunks << RUN_SHIFT) as u32;
             let last = first + (1 << RUN_SHIFT) - 1;
             for id in first..=last {
@@ -213,7 +207,7 @@ impl Tree {
     /// upper part is returned. Both keep uses and holders, each its share of the blocks.
     pub(super) fn split(&self, space: &mut Space, id: RunId, at: usize, spare: usize) -> RunId {
         let run = self.run(id);
-        let Shape { parent, slot, .. } = run.shape();
+        let Shape { parent, slot, holders, .. } = run.shape();
         let whole: SmallVec<[u64; 128]> = self.hashes(id).collect();
         let (above, below) = whole.split_at(at);
         let (upper, upper_slot, lower_slot) =
@@ -222,9 +216,11 @@ impl Tree {
         top.create(parent, upper_slot, at);
         top.copy_uses(run);
         top.count_child(1);
-        run.for_each_holder(&self.words, |holder, _, pins| {
-            let share = Holder { blocks: holder.blocks.min(at as u16), ..holder };
-            top.add_share(&self.words, &mut space.pages, share, pins.load(Ordering::Relaxed));
+        top.make_room(&self.words, &mut space.pages, holders);
+        run.shares(&self.words).each(|share| {
+            let holder = share.holder();
+            let above = Holder { blocks: holder.blocks.min(at as u16), ..holder };
+            top.add_share(&self.words, &mut space.pages, above, share.pins());
         });
         // For a moment both are found at the old place, and both are right there.
         self.table.insert(Place::new(parent, above[0]), upper, spare);
@@ -246,7 +242,7 @@ impl Tree {
     fn prune(&self, space: &mut Space, mut id: RunId) {
         while id != RunId::NONE {
             let run = self.run(id);
-            let Shape { parent, slot, len, holders } = run.shape();
+            let Shape { parent, slot, len, holders, .. } = run.shape();
             if holders > 0 || run.children() > 0 {
                 return;
             }
@@ -290,14 +286,10 @@ impl Tree {
 impl Tree {
     /// Opens the numbers up to this one. `false` if the tree has no such number.
     pub(super) fn open_number(&self, space: &mut Space, id: RunId) -> bool {
-        let chunk = (id.0 >> RUN_SHIFT) as usize;
-        if chunk >= self.runs.len() {
+        if id.0 as usize >= self.runs.len() {
             return false;
         }
-        while space.chunks <= chunk {
-            self.runs.open(space.chunks);
-            space.chunks += 1;
-        }
+        space.chunks = space.chunks.max((id.0 as usize >> RUN_SHIFT) + 1);
         true
     }
 

@@ -2,19 +2,35 @@
 //!
 //! A run is a maximal piece of the tree without a branch: consecutive blocks that every prompt so far continued alike. Where
 //! it hangs, where its hashes are and who holds it change under its version; uses, clocks and pins are single words that may
-//! change at any time. A holder is two words: `view | blocks | clock` and `pins`. Two holders fit into the run itself, more
-//! move to a slot of their own.
+//! change at any time. A holder is a word, `view | blocks | clock`, and a third of a word behind all of these: its pins, which only writers
+//! look at. Three holders fit into the run itself, more move to a slot of their own.
 
-use super::arena::{PAGE_WORDS, Pages, Words, slot_words};
+use super::arena::{Atomics, CLASSES, PAGE_WORDS, Pages, Words, class_of};
+use super::prefetch::prefetch;
 use super::seq::Seq;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Longest run, in blocks.
 pub(super) const MAX_RUN: usize = PAGE_WORDS;
 /// Most holders that a run lists; a worker beyond them is believed not to hold it.
-pub(super) const MAX_HOLDERS: usize = PAGE_WORDS / HOLDER_WORDS;
-const INLINE: usize = 2;
-const HOLDER_WORDS: usize = 2;
+pub(super) const MAX_HOLDERS: usize = holders_in(PAGE_WORDS);
+/// Holders inside a run.
+const INLINE: usize = 3;
+const INLINE_WORDS: usize = words_of(INLINE);
+/// Pins in one word, and their bits. 2 million bookings of one view at once are counted as they are, more never end.
+const PINS_PER_WORD: usize = 3;
+const PIN_BITS: usize = 21;
+const MAX_PINS: u64 = (1 << PIN_BITS) - 1;
+
+/// Words of so many holders with their pins.
+pub(super) const fn words_of(holders: usize) -> usize {
+    holders + holders.div_ceil(PINS_PER_WORD)
+}
+
+/// Holders that so many words have room for.
+const fn holders_in(words: usize) -> usize {
+    words * PINS_PER_WORD / (PINS_PER_WORD + 1)
+}
 
 /// Number of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +71,35 @@ pub(super) struct Shape {
     /// Blocks; 0 in a free run.
     pub(super) len: usize,
     pub(super) holders: usize,
+    room: Room,
+}
+
+/// Where a run's holders are: in itself, or in a slot of this size class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Room(u32);
+
+impl Room {
+    const INLINE: Self = Self(CLASSES.len() as u32);
+
+    /// Room for so many holders.
+    fn of(holders: usize) -> Self {
+        if holders <= INLINE { Self::INLINE } else { Self(class_of(words_of(holders)) as u32) }
+    }
+
+    fn words(self) -> usize {
+        CLASSES.get(self.0 as usize).map_or(INLINE_WORDS, |&words| words as usize)
+    }
+
+    fn holders(self) -> usize {
+        holders_in(self.words())
+    }
+}
+
+impl Shape {
+    /// Blocks, holders and room as one word.
+    fn pack(len: usize, holders: usize, room: Room) -> u32 {
+        (len | holders << 11 | (room.0 as usize) << 22) as u32
+    }
 }
 
 /// The shared part of a run.
@@ -64,16 +109,20 @@ pub(super) struct Run {
     pub(super) seq: Seq,
     parent: AtomicU32,
     slot: AtomicU32,
-    /// Blocks, and number of holders in the upper half.
+    /// Blocks, number of holders, and their room.
     len: AtomicU32,
-    /// Slot of the holders if they are more than `INLINE`.
+    /// Slot of the holders if they are not in the run.
     spilled: AtomicU32,
     /// Runs below; writers only.
     children: AtomicU32,
     uses: AtomicU32,
     used_ms: AtomicU32,
-    inline: [AtomicU64; INLINE * HOLDER_WORDS],
+    inline: [AtomicU64; INLINE_WORDS],
 }
+
+// SAFETY: its fields are atomics, and a version that is one.
+#[allow(unsafe_code)]
+unsafe impl Atomics for Run {}
 
 /// Time constant of the decay of uses. Source: policy study, section 2 (5 to 20 s alike).
 const USES_DECAY_MS: f32 = 10_000.0;
@@ -85,34 +134,37 @@ impl Run {
         Shape {
             parent: RunId(self.parent.load(Ordering::Relaxed)),
             slot: self.slot.load(Ordering::Relaxed),
-            len: (len & 0xFFFF) as usize,
-            holders: (len >> 16) as usize,
+            len: (len & 0x7FF) as usize,
+            holders: (len >> 11 & 0x7FF) as usize,
+            room: Room(len >> 22),
         }
     }
 
     /// The words of the holders. `None` if a reader raced.
     #[inline]
-    fn holder_words<'a>(&'a self, words: &'a Words, holders: usize) -> Option<&'a [AtomicU64]> {
-        if holders <= INLINE {
-            return self.inline.get(..holders * HOLDER_WORDS);
+    fn holder_words<'a>(&'a self, words: &'a Words, shape: Shape) -> Option<&'a [AtomicU64]> {
+        if shape.room == Room::INLINE {
+            return self.inline.get(..shape.holders);
         }
-        words.slice(self.spilled.load(Ordering::Relaxed), holders * HOLDER_WORDS)
+        words.slice(self.spilled.load(Ordering::Relaxed), shape.holders)
     }
 
-    /// The words of the holders that are outside the run, if any are.
+    /// Asks for the cache lines of the holders that are outside the run, if any are; the CPU sees a stream after a few.
     #[inline]
-    pub(super) fn spilled_holders<'a>(&self, words: &'a Words) -> Option<&'a [AtomicU64]> {
-        let holders = self.shape().holders;
-        (holders > INLINE)
-            .then(|| words.slice(self.spilled.load(Ordering::Relaxed), holders * HOLDER_WORDS))?
+    pub(super) fn prefetch_holders(&self, words: &Words, shape: Shape) {
+        if shape.room != Room::INLINE
+            && let Some(holders) = self.holder_words(words, shape)
+        {
+            holders.iter().step_by(8).take(4).for_each(prefetch);
+        }
     }
 
     /// Copies the words of the holders that a shape announces. `false` if a reader raced.
     #[inline]
-    pub(super) fn copy_holders(&self, words: &Words, holders: usize, into: &mut Vec<u64>) -> bool {
+    pub(super) fn copy_holders(&self, words: &Words, shape: Shape, into: &mut Vec<u64>) -> bool {
         into.clear();
-        let Some(source) = self.holder_words(words, holders) else { return false };
-        into.extend(source.as_chunks::<HOLDER_WORDS>().0.iter().map(|pair| pair[0].load(Ordering::Relaxed)));
+        let Some(source) = self.holder_words(words, shape) else { return false };
+        into.extend(source.iter().map(|word| word.load(Ordering::Relaxed)));
         true
     }
 
@@ -154,7 +206,7 @@ impl Run {
         self.seq.write(|| {
             self.parent.store(parent.0, Ordering::Relaxed);
             self.slot.store(slot, Ordering::Relaxed);
-            self.len.store(len as u32, Ordering::Release);
+            self.len.store(Shape::pack(len, 0, Room::INLINE), Ordering::Release);
         });
         self.children.store(0, Ordering::Relaxed);
         self.set_uses(0.0, 0);
@@ -168,14 +220,14 @@ impl Run {
 
     /// Becomes its own lower part: hangs below `parent`, has `len` blocks in `slot`, and each holder `at` blocks less.
     pub(super) fn become_lower(&self, words: &Words, parent: RunId, slot: u32, len: usize, at: usize) {
-        let holders = self.shape().holders;
+        let Shape { holders, room, .. } = self.shape();
         self.seq.write(|| {
             self.parent.store(parent.0, Ordering::Relaxed);
             self.slot.store(slot, Ordering::Relaxed);
-            self.len.store((holders << 16 | len) as u32, Ordering::Release);
-            self.for_each_holder(words, |holder, word, _| {
-                let blocks = holder.blocks.saturating_sub(at as u16);
-                word.store(Holder { blocks, ..holder }.pack(), Ordering::Relaxed);
+            self.len.store(Shape::pack(len, holders, room), Ordering::Release);
+            self.shares(words).each(|share| {
+                let holder = share.holder();
+                share.set(holder.blocks.saturating_sub(at as u16), holder.clock);
             });
         });
     }
@@ -194,113 +246,130 @@ impl Run {
         self.set_uses(self.uses_at(now_ms) + 1.0, now_ms);
     }
 
-    /// Calls `visit` with each holder, its word and its pins.
-    pub(super) fn for_each_holder(
-        &self,
-        words: &Words,
-        mut visit: impl FnMut(Holder, &AtomicU64, &AtomicU64),
-    ) {
-        let own = self.holder_words(words, self.shape().holders).expect("no writer races another");
-        for pair in own.chunks_exact(HOLDER_WORDS) {
-            visit(Holder::unpack(pair[0].load(Ordering::Relaxed)), &pair[0], &pair[1]);
-        }
+    /// The shares of its holders.
+    pub(super) fn shares<'a>(&'a self, words: &'a Words) -> Shares<'a> {
+        let Shape { holders, room, .. } = self.shape();
+        let words = match room {
+            Room::INLINE => &self.inline,
+            room => words
+                .slice(self.spilled.load(Ordering::Relaxed), room.words())
+                .expect("no writer races another"),
+        };
+        let (list, pins) = words.split_at(room.holders());
+        Shares { list, pins, holders }
     }
 
     /// The view's share, to look at and to change.
+    #[inline]
     pub(super) fn share<'a>(&'a self, words: &'a Words, view: u16) -> Option<Share<'a>> {
-        let own = self.holder_words(words, self.shape().holders).expect("no writer races another");
-        let at = own
-            .iter()
-            .step_by(HOLDER_WORDS)
-            .position(|word| Holder::unpack(word.load(Ordering::Relaxed)).view == view)?;
-        Some(Share { word: &own[HOLDER_WORDS * at], pins: &own[HOLDER_WORDS * at + 1] })
+        self.shares(words).of(view)
     }
 
     /// Bytes that a share of another view would add; `None` if the run lists no more.
     pub(super) fn share_growth(&self, words: &Words, pages: &Pages) -> Option<usize> {
-        let Shape { holders, .. } = self.shape();
-        if holders < Self::room(holders) {
+        let Shape { holders, room, .. } = self.shape();
+        if holders < room.holders() {
             return Some(0);
         }
-        if holders >= MAX_HOLDERS { None } else { pages.growth(words, HOLDER_WORDS * (holders + 1)) }
-    }
-
-    /// Holders that fit where they are now.
-    fn room(holders: usize) -> usize {
-        if holders <= INLINE { INLINE } else { slot_words(HOLDER_WORDS * holders) / HOLDER_WORDS }
+        if holders >= MAX_HOLDERS { None } else { pages.growth(words, words_of(holders + 1)) }
     }
 
     /// Adds a share; `share_growth` said that there is room.
     pub(super) fn add_share(&self, words: &Words, pages: &mut Pages, holder: Holder, pins: u64) {
-        let Shape { holders, len, .. } = self.shape();
-        let announce = |holders: usize| self.len.store((holders << 16 | len) as u32, Ordering::Release);
-        if holders < Self::room(holders) {
-            let own = self.all_words(words, holders + 1);
-            own[HOLDER_WORDS * holders].store(holder.pack(), Ordering::Relaxed);
-            own[HOLDER_WORDS * holders + 1].store(pins, Ordering::Relaxed);
+        let Shape { holders, len, room, .. } = self.shape();
+        let mut shares = self.shares(words);
+        if holders < room.holders() {
+            shares.holders += 1;
+            shares.at(holders).put(holder, pins);
             // Readers see the new holder or do not: no version is needed.
-            announce(holders + 1);
+            self.len.store(Shape::pack(len, holders + 1, room), Ordering::Release);
             return;
         }
-        let slot = pages.alloc(words, HOLDER_WORDS * (holders + 1));
-        let target = words.slice(slot, HOLDER_WORDS * (holders + 1)).expect("just allocated");
-        let old = self.holder_words(words, holders).expect("no writer races another");
-        for (to, from) in target.iter().zip(old) {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        target[HOLDER_WORDS * holders].store(holder.pack(), Ordering::Relaxed);
-        target[HOLDER_WORDS * holders + 1].store(pins, Ordering::Relaxed);
-        let old_slot = self.spilled.load(Ordering::Relaxed);
-        self.seq.write(|| {
-            self.spilled.store(slot, Ordering::Relaxed);
-            announce(holders + 1);
-        });
+        self.move_holders(words, pages, Room::of(holders + 1), Some((holder, pins)));
+    }
+
+    /// Makes room for so many holders at once in a run that has none.
+    pub(super) fn make_room(&self, words: &Words, pages: &mut Pages, holders: usize) {
         if holders > INLINE {
-            pages.free(words, old_slot);
+            self.move_holders(words, pages, Room::of(holders), None);
         }
     }
 
     /// Takes a view's share away, if it has one.
     pub(super) fn remove_share(&self, words: &Words, pages: &mut Pages, view: u16) {
-        let Shape { holders, len, .. } = self.shape();
-        let Some(share) = self.share(words, view) else { return };
-        let own = self.all_words(words, holders);
-        let (last, last_pins) = (&own[HOLDER_WORDS * (holders - 1)], &own[HOLDER_WORDS * (holders - 1) + 1]);
-        let left = holders - 1;
-        let old_slot = self.spilled.load(Ordering::Relaxed);
-        let shrunk = if left <= INLINE { INLINE * HOLDER_WORDS } else { slot_words(HOLDER_WORDS * left) };
-        // Few enough to move back, or into half the room: then they move.
-        let target = if holders <= INLINE {
-            None
-        } else if left <= INLINE {
-            Some((old_slot, &self.inline[..]))
-        } else if 2 * shrunk <= slot_words(HOLDER_WORDS * holders)
-            && pages.growth(words, HOLDER_WORDS * left) == Some(0)
-        {
-            let slot = pages.alloc(words, HOLDER_WORDS * left);
-            Some((slot, words.slice(slot, HOLDER_WORDS * left).expect("just allocated")))
-        } else {
-            None
-        };
+        let Shape { holders, len, room, .. } = self.shape();
+        let shares = self.shares(words);
+        let Some(share) = shares.of(view) else { return };
+        let last = shares.at(holders - 1);
         self.seq.write(|| {
-            share.word.store(last.load(Ordering::Relaxed), Ordering::Relaxed);
-            share.pins.store(last_pins.load(Ordering::Relaxed), Ordering::Relaxed);
-            if let Some((slot, target)) = target {
-                for (to, from) in target.iter().zip(&own[..HOLDER_WORDS * left]) {
-                    to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-                }
-                self.spilled.store(slot, Ordering::Relaxed);
-            }
-            self.len.store((left << 16 | len) as u32, Ordering::Release);
+            share.put(last.holder(), last.pins());
+            self.len.store(Shape::pack(len, holders - 1, room), Ordering::Release);
         });
-        if target.is_some() {
-            pages.free(words, old_slot);
+        // Few enough to move back, or into half the room: then they move.
+        let tight = Room::of(holders - 1);
+        let fits = || tight == Room::INLINE || pages.growth(words, tight.words()) == Some(0);
+        if 2 * tight.words() <= room.words() && fits() {
+            self.move_holders(words, pages, tight, None);
         }
     }
 
-    /// The words of so many holders, some of which may not be announced yet.
-    fn all_words<'a>(&'a self, words: &'a Words, holders: usize) -> &'a [AtomicU64] {
-        self.holder_words(words, holders).expect("no writer races another")
+    /// Gives the holders, and perhaps one more, another room.
+    fn move_holders(&self, words: &Words, pages: &mut Pages, room: Room, more: Option<(Holder, u64)>) {
+        let Shape { len, holders, room: old_room, .. } = self.shape();
+        let old_slot = self.spilled.load(Ordering::Relaxed);
+        let (slot, target) = if room == Room::INLINE {
+            (old_slot, &self.inline[..])
+        } else {
+            let slot = pages.alloc(words, room.words());
+            (slot, words.slice(slot, room.words()).expect("just allocated"))
+        };
+        let (list, pins) = target.split_at(room.holders());
+        let new = Shares { list, pins, holders: holders + usize::from(more.is_some()) };
+        let old = self.shares(words);
+        let copy = || {
+            (0..holders).for_each(|at| new.at(at).put(old.at(at).holder(), old.at(at).pins()));
+            if let Some((holder, pins)) = more {
+                new.at(holders).put(holder, pins);
+            }
+        };
+        self.seq.write(|| {
+            copy();
+            self.spilled.store(slot, Ordering::Relaxed);
+            self.len.store(Shape::pack(len, new.holders, room), Ordering::Release);
+        });
+        if old_room != Room::INLINE {
+            pages.free(words, old_slot);
+        }
+    }
+}
+
+/// The shares of a run's holders, for writers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shares<'a> {
+    list: &'a [AtomicU64],
+    pins: &'a [AtomicU64],
+    holders: usize,
+}
+
+impl<'a> Shares<'a> {
+    fn at(self, at: usize) -> Share<'a> {
+        Share {
+            word: &self.list[at],
+            pins: &self.pins[at / PINS_PER_WORD],
+            shift: (at % PINS_PER_WORD * PIN_BITS) as u32,
+        }
+    }
+
+    #[inline]
+    fn of(self, view: u16) -> Option<Share<'a>> {
+        let list = &self.list[..self.holders];
+        let at = list.iter().position(|word| Holder::unpack(word.load(Ordering::Relaxed)).view == view)?;
+        Some(self.at(at))
+    }
+
+    /// Calls `visit` with each of them.
+    pub(super) fn each(self, visit: impl FnMut(Share<'a>)) {
+        (0..self.holders).map(|at| self.at(at)).for_each(visit);
     }
 }
 
@@ -309,6 +378,7 @@ impl Run {
 pub(super) struct Share<'a> {
     word: &'a AtomicU64,
     pins: &'a AtomicU64,
+    shift: u32,
 }
 
 impl Share<'_> {
@@ -320,12 +390,33 @@ impl Share<'_> {
         self.word.store(Holder { blocks, clock, ..self.holder() }.pack(), Ordering::Relaxed);
     }
 
-    /// Bookings that pin it.
-    pub(super) fn pins(self) -> u64 {
-        self.pins.load(Ordering::Relaxed)
+    fn put(self, holder: Holder, pins: u64) {
+        self.word.store(holder.pack(), Ordering::Relaxed);
+        self.set_pins(pins);
     }
 
-    pub(super) fn set_pins(self, pins: u64) {
-        self.pins.store(pins, Ordering::Relaxed);
+    /// Bookings that pin it.
+    pub(super) fn pins(self) -> u64 {
+        self.pins.load(Ordering::Relaxed) >> self.shift & MAX_PINS
+    }
+
+    pub(super) fn pin(self) {
+        self.set_pins(self.pins() + 1);
+    }
+
+    /// One pin less. `true` if it was the last.
+    pub(super) fn unpin(self) -> bool {
+        match self.pins() {
+            0 | MAX_PINS => false,
+            pins => {
+                self.set_pins(pins - 1);
+                pins == 1
+            }
+        }
+    }
+
+    fn set_pins(self, pins: u64) {
+        let others = self.pins.load(Ordering::Relaxed) & !(MAX_PINS << self.shift);
+        self.pins.store(others | pins.min(MAX_PINS) << self.shift, Ordering::Relaxed);
     }
 }

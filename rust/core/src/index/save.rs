@@ -56,7 +56,8 @@ impl Writer {
                 out.put_u32(now_ms.wrapping_sub(used_ms));
                 out.put_u16(shape.holders as u16);
                 out.put_u16(shape.len as u16);
-                run.for_each_holder(&tree.words, |holder, _, _| {
+                run.shares(&tree.words).each(|share| {
+                    let holder = share.holder();
                     out.put_u16(places[usize::from(holder.view)]);
                     out.put_u16(holder.blocks);
                     out.put_u32(holder.clock);

@@ -2,22 +2,21 @@
 //!
 //! Open addressing with linear probing over 8-byte entries: a 32-bit tag and the run's number. The tag alone says where an
 //! entry belongs, so growth and removal touch no run. The table is cut in parts, each with its own version: a reader that
-//! meets a removal or a growth reads that part again. A part grows by a segment as large as all it had, in place, so the old
-//! and the new table are never held together. Tags may collide; the caller compares the run itself.
+//! meets a removal or a growth reads that part again. A part grows in place, so the old and the new table are never held
+//! together: line by line the parts take turns in one arena. Tags may collide; the caller compares the run itself.
 
-use std::sync::OnceLock;
-
+use super::arena::Words;
 use super::prefetch::prefetch;
 use super::run::RunId;
 use super::seq::Seq;
+use crate::error::Error;
 use crate::key::combine;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 const PARTS: usize = 64;
 const EMPTY: u64 = 0;
-/// Entries of the first segment; the `n`th doubles the part for the `n`th time.
-const BASE: u32 = 8;
-const SEGMENTS: usize = 24;
+/// Entries in one cache line; a part has at least one.
+const LINE: u32 = 8;
 
 /// Where the run below `parent` that begins with `first` is to be found.
 #[derive(Debug, Clone, Copy)]
@@ -41,77 +40,47 @@ impl Place {
 #[derive(Debug, Default)]
 struct Part {
     seq: Seq,
-    /// Entries: 0 or a power of two from `BASE` on. At least one is always empty.
+    /// Entries: 0 or a power of two from `LINE` on. At least one is always empty.
     len: AtomicU32,
     /// Entries in use; writers only.
     used: AtomicU32,
-    segments: [OnceLock<Box<[AtomicU64]>>; SEGMENTS],
-}
-
-impl Part {
-    #[inline]
-    fn entry(&self, at: u32) -> &AtomicU64 {
-        let (segment, start) = if at < BASE {
-            (0, 0)
-        } else {
-            let level = (at / BASE).ilog2();
-            (level as usize + 1, BASE << level)
-        };
-        let segment = self.segments[segment].get().expect("entries below the length have their segment");
-        &segment[(at - start) as usize]
-    }
-
-    fn put(&self, entry: u64, len: u32) {
-        let mut at = (entry >> 32) as u32 & (len - 1);
-        while self.entry(at).load(Ordering::Relaxed) != EMPTY {
-            at = (at + 1) & (len - 1);
-        }
-        // Readers that find the entry find the run that it names.
-        self.entry(at).store(entry, Ordering::Release);
-    }
-
-    fn grow(&self) -> u32 {
-        let old = self.len.load(Ordering::Relaxed);
-        let (segment, added) = if old == 0 { (0, BASE) } else { ((old / BASE).ilog2() as usize + 1, old) };
-        self.segments[segment].get_or_init(|| (0..added).map(|_| AtomicU64::new(EMPTY)).collect());
-        let all: Vec<u64> = (0..old).map(|at| self.entry(at).load(Ordering::Relaxed)).collect();
-        self.seq.write(|| {
-            // Readers that see the length see its segment.
-            self.len.store(old + added, Ordering::Release);
-            for at in 0..old {
-                self.entry(at).store(EMPTY, Ordering::Relaxed);
-            }
-            for entry in all.into_iter().filter(|&entry| entry != EMPTY) {
-                self.put(entry, old + added);
-            }
-        });
-        old + added
-    }
 }
 
 /// The table. `get` may be called by anybody at any time, everything else by one writer at a time.
 #[derive(Debug)]
 pub(super) struct Table {
-    parts: Box<[Part]>,
+    parts: [Part; PARTS],
+    entries: Words,
     len: AtomicU64,
 }
 
 impl Table {
-    pub(super) fn new() -> Self {
-        Self { parts: (0..PARTS).map(|_| Part::default()).collect(), len: AtomicU64::new(0) }
+    /// A table that can grow to `budget` bytes, at least 64 KiB.
+    pub(super) fn new(budget: usize) -> Result<Self, Error> {
+        let longest = 1usize << (budget / size_of::<u64>() / PARTS).max(2 * LINE as usize).ilog2();
+        Ok(Self {
+            parts: std::array::from_fn(|_| Part::default()),
+            entries: Words::new(PARTS * longest)?,
+            len: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.len.load(Ordering::Relaxed) as usize * size_of::<u64>() + PARTS * size_of::<Part>()
+        self.len.load(Ordering::Relaxed) as usize * size_of::<u64>()
     }
 
-    /// The run at this place that `is_it` accepts.
     #[inline]
-    pub(super) fn get(&self, place: Place, is_it: impl Fn(RunId) -> bool) -> Option<RunId> {
+    fn entry(&self, part: usize, at: u32) -> &AtomicU64 {
+        self.entries.get((at / LINE * PARTS as u32 + part as u32) * LINE + at % LINE)
+    }
+
+    /// What `accept` makes of the run at this place: it is asked about each that may be it until it gives something.
+    #[inline]
+    pub(super) fn get<T>(&self, place: Place, mut accept: impl FnMut(RunId) -> Option<T>) -> Option<T> {
         let part = &self.parts[place.part];
         loop {
             let version = part.seq.begin();
-            let found = Self::search(part, place, &is_it);
+            let found = self.search(place, &mut accept);
             // A run that was found is the right one wherever its entry stands; only its absence must be sure.
             if found.is_some() || part.seq.holds(version) {
                 return found;
@@ -122,25 +91,24 @@ impl Table {
     /// Asks for the cache line at which a search for this place begins.
     #[inline]
     pub(super) fn prefetch(&self, place: Place) {
-        let part = &self.parts[place.part];
-        if let Some(mask) = part.len.load(Ordering::Acquire).checked_sub(1) {
-            prefetch(part.entry(place.tag & mask));
+        if let Some(mask) = self.parts[place.part].len.load(Ordering::Acquire).checked_sub(1) {
+            prefetch(self.entry(place.part, place.tag & mask));
         }
     }
 
     #[inline]
-    fn search(part: &Part, place: Place, is_it: impl Fn(RunId) -> bool) -> Option<RunId> {
-        let mask = part.len.load(Ordering::Acquire).checked_sub(1)?;
+    fn search<T>(&self, place: Place, accept: &mut impl FnMut(RunId) -> Option<T>) -> Option<T> {
+        let mask = self.parts[place.part].len.load(Ordering::Acquire).checked_sub(1)?;
         let mut at = place.tag & mask;
         for _ in 0..=mask {
-            let entry = part.entry(at).load(Ordering::Acquire);
+            let entry = self.entry(place.part, at).load(Ordering::Acquire);
             if entry == EMPTY {
                 return None;
             }
             if (entry >> 32) as u32 == place.tag {
-                let run = RunId(entry as u32 - 1);
-                if is_it(run) {
-                    return Some(run);
+                let found = accept(RunId(entry as u32 - 1));
+                if found.is_some() {
+                    return found;
                 }
             }
             at = (at + 1) & mask;
@@ -148,11 +116,38 @@ impl Table {
         None
     }
 
+    fn put(&self, part: usize, entry: u64, len: u32) {
+        let mut at = (entry >> 32) as u32 & (len - 1);
+        while self.entry(part, at).load(Ordering::Relaxed) != EMPTY {
+            at = (at + 1) & (len - 1);
+        }
+        // Readers that find the entry find the run that it names.
+        self.entry(part, at).store(entry, Ordering::Release);
+    }
+
+    fn grow(&self, number: usize) -> u32 {
+        let part = &self.parts[number];
+        let old = part.len.load(Ordering::Relaxed);
+        let len = (2 * old).max(LINE);
+        let all: Vec<u64> = (0..old).map(|at| self.entry(number, at).load(Ordering::Relaxed)).collect();
+        part.seq.write(|| {
+            part.len.store(len, Ordering::Release);
+            for at in 0..old {
+                self.entry(number, at).store(EMPTY, Ordering::Relaxed);
+            }
+            for entry in all.into_iter().filter(|&entry| entry != EMPTY) {
+                self.put(number, entry, len);
+            }
+        });
+        self.len.fetch_add(u64::from(len - old), Ordering::Relaxed);
+        len
+    }
+
     /// Whether an entry fits here, the table growing by at most `spare` bytes.
     pub(super) fn has_room(&self, place: Place, spare: usize) -> bool {
         let part = &self.parts[place.part];
         let (len, used) = (part.len.load(Ordering::Relaxed), part.used.load(Ordering::Relaxed));
-        (used + 1) * 16 <= len * 15 || Self::growth(len) <= spare
+        (used + 1) * 16 <= len * 15 || self.growth(len) <= spare
     }
 
     /// Whether an entry fits at any place.
@@ -160,23 +155,22 @@ impl Table {
         (0..PARTS).all(|part| self.has_room(Place { part, tag: 0 }, spare))
     }
 
-    fn growth(len: u32) -> usize {
-        if (len / BASE).checked_ilog2().is_some_and(|level| level as usize + 1 >= SEGMENTS) {
+    /// Bytes that a part of `len` entries grows by; more than there can be if there is no more room.
+    fn growth(&self, len: u32) -> usize {
+        if len as usize * PARTS >= self.entries.len() {
             return usize::MAX;
         }
-        len.max(BASE) as usize * size_of::<u64>()
+        len.max(LINE) as usize * size_of::<u64>()
     }
 
     /// Adds an entry for which there is room. Grows beyond three quarters full if that takes at most `spare` bytes.
     pub(super) fn insert(&self, place: Place, run: RunId, spare: usize) {
         let part = &self.parts[place.part];
         let (mut len, used) = (part.len.load(Ordering::Relaxed), part.used.load(Ordering::Relaxed));
-        if len == 0 || ((used + 1) * 4 > len * 3 && Self::growth(len) <= spare) || used + 1 == len {
-            let grown = part.grow();
-            self.len.fetch_add(u64::from(grown - len), Ordering::Relaxed);
-            len = grown;
+        if len == 0 || ((used + 1) * 4 > len * 3 && self.growth(len) <= spare) || used + 1 == len {
+            len = self.grow(place.part);
         }
-        part.put(place.entry(run), len);
+        self.put(place.part, place.entry(run), len);
         part.used.store(used + 1, Ordering::Relaxed);
     }
 
@@ -184,7 +178,7 @@ impl Table {
     pub(super) fn remove(&self, place: Place, run: RunId) {
         let part = &self.parts[place.part];
         let Some(mask) = part.len.load(Ordering::Relaxed).checked_sub(1) else { return };
-        let load = |at: u32| part.entry(at).load(Ordering::Relaxed);
+        let load = |at: u32| self.entry(place.part, at).load(Ordering::Relaxed);
         let wanted = place.entry(run);
         let mut hole = place.tag & mask;
         while load(hole) != wanted {
@@ -204,11 +198,11 @@ impl Table {
                 }
                 let home = (entry >> 32) as u32 & mask;
                 if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
-                    part.entry(hole).store(entry, Ordering::Release);
+                    self.entry(place.part, hole).store(entry, Ordering::Release);
                     hole = at;
                 }
             }
-            part.entry(hole).store(EMPTY, Ordering::Relaxed);
+            self.entry(place.part, hole).store(EMPTY, Ordering::Relaxed);
         });
         part.used.fetch_sub(1, Ordering::Relaxed);
     }
@@ -226,7 +220,7 @@ mod tests {
     proptest! {
         #[test]
         fn equals_a_map(steps in proptest::collection::vec((0u32..400, any::<bool>(), any::<bool>()), 1..1500)) {
-            let table = Table::new();
+            let table = Table::new(1 << 20).expect("address space");
             let mut model: HashMap<u32, Place> = HashMap::new();
             // Few tags and one part, so that chains are long and wrap around.
             let place_of = |number: u32| Place { part: 3, tag: (number % 37).wrapping_mul(0x0100_0003) };
@@ -244,10 +238,10 @@ mod tests {
                         vacant.insert(place);
                     }
                 }
-                prop_assert_eq!(table.get(place, |found| found == run).is_some(), model.contains_key(&number));
+                prop_assert_eq!(table.get(place, |found| (found == run).then_some(())).is_some(), model.contains_key(&number));
             }
             for number in 0..400u32 {
-                let found = table.get(place_of(number), |run| run == RunId(number)).is_some();
+                let found = table.get(place_of(number), |run| (run == RunId(number)).then_some(())).is_some();
                 prop_assert_eq!(found, model.contains_key(&number));
             }
         }

@@ -49,7 +49,7 @@ fn blocks(prompt: &[u64]) -> Vec<BlockHash> {
 
 fn depths(index: &Writer, prompt: &[u64], views: &[ViewId]) -> Vec<u32> {
     let mut matches = Matches::default();
-    index.index.find(blocks(prompt).iter().copied(), 0, &mut matches);
+    index.index.find(&blocks(prompt)[..], 0, &mut matches);
     let listed: BTreeMap<usize, u32> = matches.holders().collect();
     for view in views {
         assert_eq!(listed.get(&view.index()).copied().unwrap_or(0), matches.depth(*view));
@@ -74,7 +74,8 @@ fn check(index: &Writer) {
             *children.entry(shape.parent.0).or_default() += 1;
         }
         let mut seen = HashSet::new();
-        run.for_each_holder(&tree.words, |holder, _, _| {
+        run.shares(&tree.words).each(|share| {
+            let holder = share.holder();
             assert!(seen.insert(holder.view), "one share for each view");
             assert!(usize::from(holder.blocks) <= shape.len);
             *held.entry(holder.view).or_default() += u64::from(holder.blocks);
@@ -134,7 +135,7 @@ fn apply(index: &mut Writer, views: &mut [ViewId], step: Step, now_ms: u32) {
 /// Ends, copies and uses of the parts of a prompt.
 fn segments(index: &Writer, prompt: &[u64], now_ms: u32) -> Vec<Segment> {
     let mut matches = Matches::default();
-    index.index.find(blocks(prompt).iter().copied(), now_ms, &mut matches);
+    index.index.find(&blocks(prompt)[..], now_ms, &mut matches);
     matches.segments
 }
 
@@ -143,7 +144,7 @@ proptest! {
 
     #[test]
     fn equals_the_plain_model(steps in proptest::collection::vec(step(), 1..80)) {
-        let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+        let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
         let mut views: Vec<ViewId> = (0..4).map(|_| index.add_view(None).expect("free")).collect();
         let mut models: Vec<Model> = (0..4).map(|_| Model::default()).collect();
         for (tick, step) in steps.into_iter().enumerate() {
@@ -180,14 +181,14 @@ proptest! {
         before in proptest::collection::vec(step(), 1..60),
         after in proptest::collection::vec(step(), 1..60),
     ) {
-        let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+        let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
         let mut views: Vec<ViewId> = (0..4).map(|_| index.add_view(Some(50)).expect("free")).collect();
         for (now_ms, step) in before.into_iter().enumerate() {
             apply(&mut index, &mut views, step, 1_000 * now_ms as u32);
         }
         let mut saved = Vec::new();
         index.save(&views, 90_000, &mut saved);
-        let (_, mut restored) = PrefixIndex::new(MIN_BUDGET);
+        let (_, mut restored) = PrefixIndex::new(MIN_BUDGET).expect("address space");
         let capacity = |view: &ViewId| index.views.get(view.index).capacity_blocks;
         let mut new_views: Vec<ViewId> =
             views.iter().map(|view| restored.add_view(Some(capacity(view))).expect("free")).collect();
@@ -215,27 +216,27 @@ proptest! {
         stored in proptest::collection::vec((0usize..4, prompt()), 0..40),
         asked in proptest::collection::vec(prompt(), 0..60),
     ) {
-        let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+        let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
         let views: Vec<ViewId> = (0..4).map(|_| index.add_view(None).expect("free")).collect();
         for (view, prompt) in stored {
             index.insert(views[view], &blocks(&prompt), 0);
         }
         let mut found = vec![None; asked.len()];
-        let prompts = asked.iter().map(|prompt| blocks(prompt).into_iter());
-        index.index.find_batch(prompts, 7_000, |number, matches| {
+        let prompts: Vec<_> = asked.iter().map(|prompt| blocks(prompt)).collect();
+        index.index.find_batch(prompts.iter().map(Vec::as_slice), 7_000, |number, matches| {
             let listed: Vec<_> = matches.holders().collect();
             assert!(found[number].replace((listed, matches.segments.clone())).is_none(), "each once");
         });
         let mut matches = Matches::default();
         for (prompt, found) in asked.iter().zip(found) {
-            index.index.find(blocks(prompt).iter().copied(), 7_000, &mut matches);
+            index.index.find(&blocks(prompt)[..], 7_000, &mut matches);
             prop_assert_eq!(found, Some((matches.holders().collect(), matches.segments.clone())));
         }
     }
 
     #[test]
     fn what_is_pinned_stays_and_is_counted_once(steps in proptest::collection::vec((0usize..2, prompt(), any::<bool>(), any::<prop::sample::Index>()), 1..60), capacity in 1u64..30) {
-        let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+        let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
         let views: Vec<ViewId> = (0..2).map(|_| index.add_view(Some(capacity)).expect("free")).collect();
         let mut pinned: Vec<(usize, Vec<u64>, Pin)> = Vec::new();
         for (view, prompt, release, which) in steps {
@@ -262,7 +263,7 @@ proptest! {
 
 #[test]
 fn the_budget_is_never_exceeded_and_the_newest_prompts_survive() {
-    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
     let views: Vec<ViewId> = (0..3).map(|_| index.add_view(None).expect("free")).collect();
     let unique = |number: u64, len: u64| (0..len).map(|at| number << 20 | at).collect::<Vec<u64>>();
     // Lengths that need every size of slot, and one prompt in three shared by all views.
@@ -285,7 +286,7 @@ fn the_budget_is_never_exceeded_and_the_newest_prompts_survive() {
 
 #[test]
 fn a_full_index_is_restored_within_its_budget() {
-    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
     let views: Vec<ViewId> = (0..3).map(|_| index.add_view(None).expect("free")).collect();
     let unique =
         |number: u64| (0..[3, 17, 31, 320, 64][number as usize % 5]).map(move |at| number << 20 | at);
@@ -295,7 +296,7 @@ fn a_full_index_is_restored_within_its_budget() {
     }
     let mut saved = Vec::new();
     index.save(&views, 0, &mut saved);
-    let (_, mut restored) = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut restored) = PrefixIndex::new(MIN_BUDGET).expect("address space");
     let new_views: Vec<ViewId> = (0..3).map(|_| restored.add_view(None).expect("free")).collect();
     restored.load(&new_views, 0, &mut Reader::new(&saved)).expect("just saved");
     check(&restored);
@@ -308,7 +309,7 @@ fn a_full_index_is_restored_within_its_budget() {
 
 #[test]
 fn an_index_that_shrank_is_numbered_anew() {
-    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
     let views: Vec<ViewId> = (0..2).map(|_| index.add_view(None).expect("free")).collect();
     for number in 0..9_000u64 {
         index.insert(views[0], &blocks(&[number, 7]), 0);
@@ -318,7 +319,7 @@ fn an_index_that_shrank_is_numbered_anew() {
     index.set_capacity(views[0], Some(4));
     let mut saved = Vec::new();
     index.save(&views, 0, &mut saved);
-    let (_, mut restored) = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut restored) = PrefixIndex::new(MIN_BUDGET).expect("address space");
     let new_views: Vec<ViewId> = (0..2).map(|_| restored.add_view(None).expect("free")).collect();
     restored.load(&new_views, 0, &mut Reader::new(&saved)).expect("just saved");
     check(&restored);
@@ -331,7 +332,7 @@ fn an_index_that_shrank_is_numbered_anew() {
 
 #[test]
 fn a_prompt_larger_than_the_budget_is_stored_in_part() {
-    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
     let view = index.add_view(None).expect("free");
     let prompt: Vec<u64> = (0..1_000_000).collect();
     for _ in 0..3 {
@@ -344,7 +345,7 @@ fn a_prompt_larger_than_the_budget_is_stored_in_part() {
 
 #[test]
 fn uses_decay_and_part_where_prompts_part() {
-    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
     let view = index.add_view(None).expect("free");
     let uses = |index: &Writer, prompt: &[u64], now_ms| {
         let segments = segments(index, prompt, now_ms);
@@ -359,7 +360,7 @@ fn uses_decay_and_part_where_prompts_part() {
 
 #[test]
 fn a_removed_view_is_gone_at_once_and_its_number_comes_back_clean() {
-    let (_, mut index) = PrefixIndex::new(MIN_BUDGET);
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
     let old = index.add_view(None).expect("free");
     for number in 0..500 {
         index.insert(old, &blocks(&[number, 7, 8]), 0);
@@ -374,8 +375,8 @@ fn a_removed_view_is_gone_at_once_and_its_number_comes_back_clean() {
     }
     check(&index);
     for run in index.index.tree.all_runs(&index.space) {
-        index.index.tree.run(run).for_each_holder(&index.index.tree.words, |holder, _, _| {
-            assert_eq!(usize::from(holder.view), other.index(), "what the old view held was swept");
+        index.index.tree.run(run).shares(&index.index.tree.words).each(|share| {
+            assert_eq!(usize::from(share.holder().view), other.index(), "what the old view held was swept");
         });
     }
     let again = index.add_view(None).expect("free");

@@ -3,12 +3,14 @@
 //! A block is a fixed run of token ids ([`block_size`](crate::RouterConfig::block_size)) or of [`TEXT_BLOCK_BYTES`] bytes
 //! of text; what is left at the end of a prompt is no block. A block's hash is a seeded hash of its *content* alone: where
 //! it stands comes from the tree. Only the first block of a prompt also carries the [`Root`], so that equal text of two
-//! models never shares a node. Hashes are made one by one while the tree is walked: a prompt that nobody knows costs one.
+//! models never shares a node. Hashes are made a few at a time while the tree is walked: a prompt that nobody knows costs one.
 //!
-//! Blocks are hashed by folded 64 x 64 -> 128 bit multiplies with secrets made from a seed, the same on every CPU: half the
-//! time of XXH3 on 64 bytes, because the length is known. `tests/hash_quality.rs` says what that must be good for. Everything else (roots, heads) is XXH3-64. Both spread prompts
-//! and protect nothing: a forged collision sends a request to the wrong worker, no more, and needs the seed.
+//! Blocks are hashed by keyed AES rounds (`block`), everything else (roots, heads) by XXH3-64. Both spread prompts and protect
+//! nothing: a forged collision sends a request to the wrong worker, no more, and needs the seed.
 
+mod block;
+
+pub use block::BlockHasher;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::Error;
@@ -23,74 +25,6 @@ pub const MAX_BLOCK_SIZE: u32 = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
 pub struct BlockHash(pub u64);
-
-/// Hashes the content of blocks with one seed.
-#[derive(Debug, Clone)]
-pub struct BlockHasher([u64; 8]);
-
-impl BlockHasher {
-    /// The hasher of a seed: equal seeds give equal hashes, in every process and every version that keeps the golden vectors.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        let mut state = seed;
-        Self(std::array::from_fn(|_| {
-            // splitmix64
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            mixed ^ (mixed >> 31)
-        }))
-    }
-
-    /// Hash of a block of any length. Cost: 5 multiplies for each 64 bytes.
-    #[inline]
-    #[must_use]
-    pub fn hash(&self, block: &[u8]) -> u64 {
-        match block.try_into() {
-            Ok(chunk) => self.stripe(self.0[0] ^ 64, chunk),
-            Err(_) => self.hash_any(block),
-        }
-    }
-
-    fn hash_any(&self, block: &[u8]) -> u64 {
-        let (whole, rest) = block.as_chunks::<64>();
-        let mut state = self.0[0] ^ block.len() as u64;
-        for chunk in whole {
-            state = self.stripe(state, chunk);
-        }
-        if !rest.is_empty() {
-            let mut window = [0; 64];
-            window[..rest.len()].copy_from_slice(rest);
-            state = self.stripe(state, &window);
-        }
-        state
-    }
-
-    /// Four independent products, folded with what came before.
-    #[inline(always)]
-    fn stripe(&self, state: u64, chunk: &[u8; 64]) -> u64 {
-        let word = |at: usize| {
-            let bytes = chunk[8 * at..8 * at + 8].try_into().expect("eight bytes");
-            u64::from_le_bytes(bytes) ^ self.0[at]
-        };
-        let products =
-            mix(word(0), word(1)) ^ mix(word(2), word(3)) ^ mix(word(4), word(5)) ^ mix(word(6), word(7));
-        fold(products ^ state, self.0[7] | 1)
-    }
-}
-
-/// The folded product and its factors: where one is zero, the other counts all the same.
-#[inline]
-fn mix(a: u64, b: u64) -> u64 {
-    fold(a, b) ^ a ^ b
-}
-
-/// Both halves of the 128-bit product.
-#[inline]
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product as u64) ^ ((product >> 64) as u64)
-}
 
 /// What makes equal prompts different cache entries: model, LoRA adapter, cache salt, tools, tenant.
 ///
@@ -161,13 +95,14 @@ impl<'a> Prompt<'a> {
     /// The hashes of the whole blocks, made as they are asked for.
     #[must_use]
     pub fn blocks<'h>(&self, root: Root, hasher: &'h BlockHasher, block_size: u32) -> Blocks<'a, 'h> {
+        let left = self.units() / self.units_per_block(block_size);
         let source = match *self {
-            Self::Tokens(ids) => Source::Tokens(ids.chunks_exact(block_size as usize)),
-            Self::WideTokens(ids) => Source::Wide(ids.chunks_exact(block_size as usize)),
-            Self::Text(pieces) => Source::Text { pieces, offset: 0, left: self.units() },
+            Self::Tokens(ids) => Source::Tokens { ids, block_size: block_size as usize },
+            Self::WideTokens(ids) => Source::Wide { ids, block_size: block_size as usize },
+            Self::Text(pieces) => Source::Text { pieces, offset: 0 },
         };
         // Text and tokens of equal bytes are different prompts.
-        Blocks { source, hasher, first: Some(root.0 ^ u64::from(self.is_text())) }
+        Blocks { source, left, hasher, first: Some(root.0 ^ u64::from(self.is_text())) }
     }
 
     /// Hash of block `block` and its position (of the last block, if the prompt has fewer), the same in every process that
@@ -176,12 +111,16 @@ impl<'a> Prompt<'a> {
     pub fn home_hash(&self, root: Root, hasher: &BlockHasher, block_size: u32, block: usize) -> u64 {
         let unit = self.units_per_block(block_size);
         let Some(last) = (self.units() / unit).checked_sub(1) else {
-            return self.head_hash(root, hasher.0[0], usize::MAX);
+            return self.head_hash(root, hasher.seed(), usize::MAX);
         };
         let block = block.min(last);
         let content = match self {
             Self::Tokens(ids) => hasher.hash(bytemuck::cast_slice(&ids[block * unit..][..unit])),
-            Self::WideTokens(ids) => hash_wide(&ids[block * unit..][..unit], hasher),
+            Self::WideTokens(ids) => {
+                let mut hash = [BlockHash(0)];
+                hash_wide(&ids[block * unit..][..unit], unit, hasher, &mut hash);
+                hash[0].0
+            }
             Self::Text(pieces) => {
                 let mut pieces = *pieces;
                 let mut offset = block * unit;
@@ -189,7 +128,7 @@ impl<'a> Prompt<'a> {
                     offset -= pieces[0].len();
                     pieces = &pieces[1..];
                 }
-                hash_text(&mut pieces, &mut offset, hasher)
+                hash_joined(&mut pieces, &mut offset, hasher)
             }
         };
         combine(combine(content, root.0 ^ u64::from(self.is_text())), block as u64)
@@ -246,10 +185,30 @@ fn char_end(piece: &[u8], left: &mut usize) -> usize {
     piece.len()
 }
 
-/// Iterator over block hashes; see [`Prompt::blocks`].
+/// Block hashes in the order of their prompt.
+pub trait BlockSource {
+    /// Writes the next hashes to the front of `out`, as many as it has room for or there are. Returns how many.
+    fn fill(&mut self, out: &mut [BlockHash]) -> usize;
+}
+
+/// Hashes that were made before.
+impl BlockSource for &[BlockHash] {
+    #[inline]
+    fn fill(&mut self, out: &mut [BlockHash]) -> usize {
+        let count = self.len().min(out.len());
+        let (next, rest) = self.split_at(count);
+        out[..count].copy_from_slice(next);
+        *self = rest;
+        count
+    }
+}
+
+/// The block hashes of a prompt; see [`Prompt::blocks`].
 #[derive(Debug, Clone)]
 pub struct Blocks<'a, 'h> {
     source: Source<'a>,
+    /// Blocks that are still to come.
+    left: usize,
     hasher: &'h BlockHasher,
     /// Root and kind, to be mixed into the first block.
     first: Option<u64>,
@@ -257,50 +216,81 @@ pub struct Blocks<'a, 'h> {
 
 #[derive(Debug, Clone)]
 enum Source<'a> {
-    Tokens(std::slice::ChunksExact<'a, u32>),
-    Wide(std::slice::ChunksExact<'a, i64>),
-    Text { pieces: &'a [&'a [u8]], offset: usize, left: usize },
+    Tokens { ids: &'a [u32], block_size: usize },
+    Wide { ids: &'a [i64], block_size: usize },
+    Text { pieces: &'a [&'a [u8]], offset: usize },
 }
 
-impl Iterator for Blocks<'_, '_> {
-    type Item = BlockHash;
+impl Blocks<'_, '_> {
+    /// Hashes that are still to come.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
+        self.left
+    }
 
-    // Where a walk compares block after block, the state must stay in registers.
-    #[inline(always)]
-    fn next(&mut self) -> Option<BlockHash> {
-        let content = match &mut self.source {
-            Source::Tokens(chunks) => self.hasher.hash(bytemuck::cast_slice(chunks.next()?)),
-            Source::Wide(chunks) => hash_wide(chunks.next()?, self.hasher),
-            Source::Text { pieces, offset, left } => {
-                if *left < TEXT_BLOCK_BYTES {
-                    return None;
-                }
-                *left -= TEXT_BLOCK_BYTES;
-                hash_text(pieces, offset, self.hasher)
+    /// Writes all that are still to come to `hashes`, in place of what is there.
+    pub fn collect_into(mut self, hashes: &mut Vec<BlockHash>) {
+        hashes.resize(self.left, BlockHash(0));
+        self.fill(hashes);
+    }
+}
+
+impl BlockSource for Blocks<'_, '_> {
+    #[inline]
+    fn fill(&mut self, out: &mut [BlockHash]) -> usize {
+        let count = self.left.min(out.len());
+        self.left -= count;
+        let out = &mut out[..count];
+        let hasher = self.hasher;
+        match &mut self.source {
+            Source::Tokens { ids, block_size } => {
+                let (next, rest) = ids.split_at(count * *block_size);
+                hasher.hash_each(bytemuck::must_cast_slice(next), 4 * *block_size, out);
+                *ids = rest;
             }
-        };
-        match self.first.take() {
-            None => Some(BlockHash(content)),
-            Some(root) => Some(BlockHash(combine(content, root))),
+            Source::Wide { ids, block_size } => {
+                let (next, rest) = ids.split_at(count * *block_size);
+                hash_wide(next, *block_size, hasher, out);
+                *ids = rest;
+            }
+            Source::Text { pieces, offset } => hash_text(pieces, offset, hasher, out),
+        }
+        if let (Some(root), [first, ..]) = (self.first, out) {
+            *first = BlockHash(combine(first.0, root));
+            self.first = None;
+        }
+        count
+    }
+}
+
+/// Hashes blocks of token ids that are known to fit 32 bits.
+fn hash_wide(ids: &[i64], block_size: usize, hasher: &BlockHasher, out: &mut [BlockHash]) {
+    let mut narrow = [0u32; MAX_BLOCK_SIZE as usize];
+    let blocks = narrow.len() / block_size;
+    for (ids, out) in ids.chunks(blocks * block_size).zip(out.chunks_mut(blocks)) {
+        narrow.iter_mut().zip(ids).for_each(|(narrow, &id)| *narrow = id as u32);
+        hasher.hash_each(bytemuck::must_cast_slice(&narrow), 4 * block_size, out);
+    }
+}
+
+/// Hashes the next blocks of a text that has as many; those inside one piece are hashed in place.
+fn hash_text(pieces: &mut &[&[u8]], offset: &mut usize, hasher: &BlockHasher, mut out: &mut [BlockHash]) {
+    while !out.is_empty() {
+        let rest = &pieces[0][*offset..];
+        let count = out.len().min(rest.len() / TEXT_BLOCK_BYTES);
+        let (whole, behind) = out.split_at_mut(count);
+        hasher.hash_each(rest, TEXT_BLOCK_BYTES, whole);
+        *offset += count * TEXT_BLOCK_BYTES;
+        out = behind;
+        if let [next, ..] = out {
+            *next = BlockHash(hash_joined(pieces, offset, hasher));
+            out = &mut out[1..];
         }
     }
 }
 
-fn hash_wide(ids: &[i64], hasher: &BlockHasher) -> u64 {
-    let mut window = [0u32; MAX_BLOCK_SIZE as usize];
-    for (narrow, &id) in window.iter_mut().zip(ids) {
-        *narrow = id as u32;
-    }
-    hasher.hash(bytemuck::cast_slice(&window[..ids.len()]))
-}
-
-/// Hashes the next block of a text that has at least one left; a block inside one piece is hashed in place.
-#[inline]
-fn hash_text(pieces: &mut &[&[u8]], offset: &mut usize, hasher: &BlockHasher) -> u64 {
-    if let Some(block) = pieces[0].get(*offset..*offset + TEXT_BLOCK_BYTES) {
-        *offset += TEXT_BLOCK_BYTES;
-        return hasher.hash(block);
-    }
+/// Hashes the next block of a text that has at least one left, wherever its pieces are.
+fn hash_joined(pieces: &mut &[&[u8]], offset: &mut usize, hasher: &BlockHasher) -> u64 {
     let mut window = [0u8; TEXT_BLOCK_BYTES];
     let mut filled = 0;
     while filled < TEXT_BLOCK_BYTES {
@@ -320,7 +310,8 @@ fn hash_text(pieces: &mut &[&[u8]], offset: &mut usize, hasher: &BlockHasher) ->
 /// Mixes two hashes into one (folded 64 x 64 -> 128 bit multiply); not commutative.
 #[inline]
 pub(crate) fn combine(a: u64, b: u64) -> u64 {
-    fold(a ^ 0xa076_1d64_78bd_642f, b ^ 0xe703_7ed1_a0b4_28db) ^ a.rotate_left(32)
+    let product = u128::from(a ^ 0xa076_1d64_78bd_642f) * u128::from(b ^ 0xe703_7ed1_a0b4_28db);
+    product as u64 ^ (product >> 64) as u64 ^ a.rotate_left(32)
 }
 
 #[cfg(test)]
@@ -330,22 +321,33 @@ mod tests {
     use super::*;
 
     fn hashes(prompt: Prompt<'_>, root: Root) -> Vec<u64> {
-        prompt.blocks(root, &BlockHasher::new(7), 16).map(|block| block.0).collect()
+        hashes_of_size(prompt, root, 16)
+    }
+
+    fn hashes_of_size(prompt: Prompt<'_>, root: Root, block_size: u32) -> Vec<u64> {
+        let hasher = BlockHasher::new(7);
+        let mut blocks = prompt.blocks(root, &hasher, block_size);
+        let mut hashes = vec![BlockHash(0); blocks.remaining()];
+        assert_eq!((blocks.fill(&mut hashes), blocks.fill(&mut [BlockHash(0)])), (hashes.len(), 0));
+        // By pieces of any size they are the same.
+        let (mut blocks, mut by_three) = (prompt.blocks(root, &hasher, block_size), [BlockHash(0); 3]);
+        for expected in hashes.chunks(3) {
+            assert_eq!(blocks.fill(&mut by_three), expected.len());
+            assert_eq!(by_three[..expected.len()], *expected);
+        }
+        hashes.into_iter().map(|hash| hash.0).collect()
     }
 
     #[test]
     fn a_seed_gives_the_same_hashes_for_ever() {
         // Computed once by a second implementation of the formulas, in Python.
         let tokens: Vec<u32> = (0..48).collect();
-        let golden = [0xa984_9d8c_4ac0_7fa2, 0xf5b4_aa2a_41aa_bec4, 0x0f01_8871_38ae_5de1];
+        let golden = [0xa481_ca9e_7c77_90c5, 0x80b7_e1c8_4ce1_9843, 0x6a0a_c745_d700_4fef];
         assert_eq!(hashes(Prompt::Tokens(&tokens), Root::default()), golden);
         assert_eq!(
             Prompt::Tokens(&tokens).home_hash(Root::default(), &BlockHasher::new(7), 16, 2),
-            0xa106_8c39_ced0_8d4d
+            0x09e9_9aeb_6703_7ae8
         );
-        let counting: Vec<u8> = (0..100).collect();
-        assert_eq!(BlockHasher::new(7).hash(&counting[..20]), 0x718d_c65c_7990_cce4);
-        assert_eq!(BlockHasher::new(7).hash(&counting), 0x11da_f087_ebe8_4429);
         assert_eq!(Root::default().with("model", b"llama").0, 0xde33_a985_85f1_5bc1);
     }
 
@@ -408,7 +410,7 @@ mod tests {
         #[test]
         fn width_of_tokens_does_not_matter(tokens in proptest::collection::vec(any::<u32>(), 0..200), block_size in 1u32..=256) {
             let wide: Vec<i64> = tokens.iter().map(|&token| i64::from(token)).collect();
-            let of = |prompt: Prompt<'_>| prompt.blocks(Root::default(), &BlockHasher::new(9), block_size).collect::<Vec<_>>();
+            let of = |prompt| hashes_of_size(prompt, Root::default(), block_size);
             prop_assert_eq!(of(Prompt::Tokens(&tokens)), of(Prompt::WideTokens(&wide)));
         }
     }
