@@ -13,7 +13,7 @@ use trunkline_benches::allocator::{self, Counting};
 use trunkline_benches::cpu::{self, ThreadCpu};
 use trunkline_benches::fixture::{AMPLE, Index, Reader, router};
 use trunkline_benches::workload::{BLOCK, CLASSES, Cached, Numbers, Workload};
-use trunkline_core::index::Matches;
+use trunkline_core::index::{BatchMatches, Matches};
 use trunkline_core::{BlockHash, Millis, Prompt, RouteRequest, Router};
 
 #[global_allocator]
@@ -24,6 +24,8 @@ const WORKERS: usize = 64;
 const FLEETS: [usize; 4] = [8, 64, 512, 1024];
 /// Prompts that are made together fit the first-level cache.
 const GROUP_TOKENS: usize = 8192;
+/// Tokens of a batch: they fit the second-level cache.
+const BATCH_TOKENS: usize = 1 << 16;
 /// Block events per second beside which readers are measured, and how they come: prompts of 20 blocks.
 const EVENTS_PER_S: usize = 100_000;
 const EVENT_BLOCKS: usize = 20;
@@ -131,9 +133,33 @@ fn find(criterion: &mut Bench, blocks: usize) {
             }
         }
         if workers == WORKERS {
+            find_batch(criterion, load, &filled.reader);
             hash(criterion, load, &filled.reader);
             beside_a_writer(criterion, load, filled);
         }
+    }
+}
+
+/// Time for each prompt of a batch of [`BATCH_TOKENS`].
+fn find_batch(criterion: &mut Bench, load: Workload, reader: &Reader) {
+    let mut group = criterion.benchmark_group("find_batch/hit");
+    let mut matches = BatchMatches::default();
+    for tokens in CLASSES.into_iter().filter(|tokens| tokens * 8 <= BATCH_TOKENS) {
+        group.bench_function(BenchmarkId::new(format!("{WORKERS}_workers"), tokens), |bencher| {
+            let mut make = prompts(load, tokens, Cached::Full);
+            bencher.iter_custom(|count| {
+                let (size, reading) = (BATCH_TOKENS / tokens, cpu::reading());
+                let batches = count.div_ceil(size as u64);
+                let mut total = Duration::ZERO;
+                for _ in 0..batches {
+                    let prompts: Vec<Vec<u32>> = (0..size).map(|_| make()).collect();
+                    let start = cpu::now();
+                    black_box(reader.find_batch(&prompts, &mut matches));
+                    total += (cpu::now() - start).saturating_sub(reading);
+                }
+                total.mul_f64(count as f64 / (batches * size as u64) as f64)
+            });
+        });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_core::index::{Matches, ViewId};
+use trunkline_core::index::{BatchMatches, Matches, ViewId};
 use trunkline_core::key::Blocks;
 use trunkline_core::{
     BlockHash, BlockHasher, BlockSource, Millis, PrefixIndex, Prompt, Root, RouteRequest, Router,
@@ -103,6 +103,16 @@ impl Reader {
     pub fn find(&self, prompt: &[u32], matches: &mut Matches) -> u32 {
         self.index.find(blocks(prompt, &self.hasher), 0, matches);
         matches.holders().map(|(_, depth)| depth).max().unwrap_or(0)
+    }
+
+    /// Looks prompts up together. Returns the sum of their deepest matches in blocks.
+    pub fn find_batch(&self, prompts: &[Vec<u32>], matches: &mut BatchMatches) -> u32 {
+        let mut sum = 0;
+        let prompts = prompts.iter().map(|prompt| blocks(prompt, &self.hasher));
+        self.index.find_batch(prompts, 0, matches, |_, matches| {
+            sum += matches.holders().map(|(_, depth)| depth).max().unwrap_or(0);
+        });
+        sum
     }
 }
 

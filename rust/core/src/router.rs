@@ -399,16 +399,18 @@ impl Router {
         prompts.iter().try_for_each(Prompt::check)?;
         let mut all = vec![None; prompts.len()];
         let blocks = prompts.iter().map(|prompt| prompt.blocks(root, &self.hasher, self.config.block_size));
-        self.shared.index.find_batch(blocks, 0, |number, matches| {
-            let mut best: Option<(u32, Reverse<WorkerId>)> = None;
-            for (view, depth) in matches.holders() {
-                if best.is_none_or(|(deepest, _)| depth >= deepest) {
-                    best = best.max(self.shared.owner(view).map(|worker| (depth, Reverse(worker))));
+        SCRATCH.with_borrow_mut(|Scratch { batch, .. }| {
+            self.shared.index.find_batch(blocks, 0, batch, |number, matches| {
+                let mut best: Option<(u32, Reverse<WorkerId>)> = None;
+                for (view, depth) in matches.holders() {
+                    if best.is_none_or(|(deepest, _)| depth >= deepest) {
+                        best = best.max(self.shared.owner(view).map(|worker| (depth, Reverse(worker))));
+                    }
                 }
-            }
-            all[number] = best.map(|(depth, Reverse(worker))| {
-                let length = self.shared.length(&prompts[number], 0, &self.config);
-                Best { worker, matched_tokens: length.of_blocks(depth) }
+                all[number] = best.map(|(depth, Reverse(worker))| {
+                    let length = self.shared.length(&prompts[number], 0, &self.config);
+                    Best { worker, matched_tokens: length.of_blocks(depth) }
+                });
             });
         });
         Ok(all)

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::book::{Booking, Bookings};
 use crate::decision::{Decision, DecisionId, Reason};
 use crate::error::Error;
-use crate::index::{Matches, ViewId, Writer};
+use crate::index::{BatchMatches, Matches, ViewId, Writer};
 use crate::jump::Slots;
 use crate::key::{BlockHash, BlockHasher, combine};
 use crate::policy::{self, Candidate, Policy, Score, Situation, Verdict};
@@ -43,6 +43,7 @@ const ANSWER_START_TOKENS: f64 = 150.0;
 pub(crate) struct Scratch {
     pub(crate) hashes: Vec<BlockHash>,
     pub(crate) matches: Matches,
+    pub(crate) batch: BatchMatches,
     pool: Vec<WorkerId>,
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) scores: Vec<Score>,

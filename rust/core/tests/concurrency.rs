@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use trunkline_core::index::{MIN_BUDGET, Matches, PrefixIndex, ViewId};
+use trunkline_core::index::{BatchMatches, MIN_BUDGET, Matches, PrefixIndex, ViewId};
 use trunkline_core::{
     BlockHash, Decision, Millis, Prompt, Reason, Root, RouteRequest, Router, RouterConfig, WorkerId,
     WorkerSpec,
@@ -33,7 +33,8 @@ fn readers_see_nothing_that_was_never_stored_and_never_lose_what_stays() {
             let (index, stop, looked, kept) =
                 (Arc::clone(&index), Arc::clone(&stop), Arc::clone(&looked), kept.clone());
             std::thread::spawn(move || {
-                let (mut matches, mut step) = (Matches::default(), reader);
+                let (mut matches, mut together, mut step) =
+                    (Matches::default(), BatchMatches::default(), reader);
                 while !stop.load(Ordering::Relaxed) {
                     step += 1;
                     let group = step.wrapping_mul(0x9E37_79B9) % 64;
@@ -47,7 +48,7 @@ fn readers_see_nothing_that_was_never_stored_and_never_lose_what_stays() {
                     index.find(&kept[..], 0, &mut matches);
                     assert_eq!(matches.depth(keeper), 300);
                     let batch = [&kept[..], &blocks, &kept[..150], &kept[..1]];
-                    index.find_batch(batch, 0, |number, matches| {
+                    index.find_batch(batch, 0, &mut together, |number, matches| {
                         let depth = matches.depth(keeper) as usize;
                         assert_eq!(depth, if number == 1 { 0 } else { batch[number].len() });
                     });

@@ -28,6 +28,8 @@ mod table;
 
 use std::sync::Arc;
 
+pub use batch::BatchMatches;
+
 use crate::error::Error;
 use crate::key::{BlockHash, BlockSource};
 use crate::sync::{AtomicU64, Ordering};

@@ -223,7 +223,8 @@ proptest! {
         }
         let mut found = vec![None; asked.len()];
         let prompts: Vec<_> = asked.iter().map(|prompt| blocks(prompt)).collect();
-        index.index.find_batch(prompts.iter().map(Vec::as_slice), 7_000, |number, matches| {
+        let mut batch = BatchMatches::default();
+        index.index.find_batch(prompts.iter().map(Vec::as_slice), 7_000, &mut batch, |number, matches| {
             let listed: Vec<_> = matches.holders().collect();
             assert!(found[number].replace((listed, matches.segments.clone())).is_none(), "each once");
         });
