@@ -1,5 +1,7 @@
 //! Bookings: what a decision holds until `first_token` and `complete` give it back, each exactly once.
 
+use std::num::NonZeroU64;
+
 use crate::decision::DecisionId;
 use crate::index::Pin;
 use crate::key::combine;
@@ -11,7 +13,7 @@ use crate::worker::WorkerId;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Booking {
     pub(crate) worker: WorkerId,
-    pub(crate) incarnation: u64,
+    pub(crate) incarnation: Option<NonZeroU64>,
     pub(crate) pin: Option<Pin>,
     /// Uncached prompt tokens on the worker's queue; `None` once the first token came.
     pub(crate) queued_tokens: Option<u64>,

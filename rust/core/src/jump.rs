@@ -91,24 +91,29 @@ impl Slots {
             self.owner.extend(std::iter::repeat_n(Some(worker), weight as usize));
         }
     }
+}
 
-    /// The usable worker that `key` belongs to, `None` if no slot is usable.
-    ///
-    /// `attempt` 0 is the home; 1, 2, ... are the places where it goes next.
-    pub(crate) fn pick(&self, key: u64, attempt: u64, usable: impl Fn(WorkerId) -> bool) -> Option<WorkerId> {
-        let count = self.owner.len() as u32;
-        let mut last = 0;
-        for hole in 0..ATTEMPTS {
-            let salt = attempt * ATTEMPTS + hole;
-            last = jump_hash(if salt == 0 { key } else { combine(key, salt) }, count);
-            match self.owner.get(last as usize) {
-                Some(&Some(worker)) if usable(worker) => return Some(worker),
-                _ => {}
-            }
+/// The usable worker that `key` belongs to, among the owners of slots; `None` if no slot is usable.
+///
+/// `attempt` 0 is the home; 1, 2, ... are the places where it goes next.
+pub(crate) fn pick(
+    owners: &[Option<WorkerId>],
+    key: u64,
+    attempt: u64,
+    usable: impl Fn(WorkerId) -> bool,
+) -> Option<WorkerId> {
+    let count = owners.len() as u32;
+    let mut last = 0;
+    for hole in 0..ATTEMPTS {
+        let salt = attempt * ATTEMPTS + hole;
+        last = jump_hash(if salt == 0 { key } else { combine(key, salt) }, count);
+        match owners.get(last as usize) {
+            Some(&Some(worker)) if usable(worker) => return Some(worker),
+            _ => {}
         }
-        let (before, after) = self.owner.split_at(self.owner.len().min(last as usize));
-        after.iter().chain(before).flatten().copied().find(|&worker| usable(worker))
     }
+    let (before, after) = owners.split_at(owners.len().min(last as usize));
+    after.iter().chain(before).flatten().copied().find(|&worker| usable(worker))
 }
 
 #[cfg(test)]
@@ -124,7 +129,7 @@ mod tests {
     }
 
     fn homes(slots: &Slots) -> Vec<u32> {
-        (0..KEYS).map(|key| slots.pick(combine(key, 1), 0, |_| true).expect("not empty").0).collect()
+        (0..KEYS).map(|key| pick(&slots.owner, combine(key, 1), 0, |_| true).expect("not empty").0).collect()
     }
 
     fn moved(before: &[u32], after: &[u32]) -> f64 {
@@ -190,9 +195,9 @@ mod tests {
     fn finds_the_last_usable_worker_and_says_when_there_is_none() {
         let slots = table(500);
         for key in 0..200 {
-            assert_eq!(slots.pick(key, 0, |worker| worker.0 == 123), Some(WorkerId(123)));
+            assert_eq!(pick(&slots.owner, key, 0, |worker| worker.0 == 123), Some(WorkerId(123)));
         }
-        assert_eq!(slots.pick(1, 0, |_| false), None);
-        assert_eq!(Slots::default().pick(1, 0, |_| true), None);
+        assert_eq!(pick(&slots.owner, 1, 0, |_| false), None);
+        assert_eq!(pick(&[], 1, 0, |_| true), None);
     }
 }

@@ -37,8 +37,10 @@
 #![deny(unsafe_code)]
 
 mod book;
+mod choice;
 pub mod decision;
 pub mod error;
+mod fleet;
 pub mod index;
 pub mod jump;
 pub mod key;

@@ -10,6 +10,8 @@
 //! acceptance cases; a constant here is changed only against both. The functions are pure: they see candidates and return
 //! an index.
 
+use std::num::NonZeroU64;
+
 use crate::error::Error;
 use crate::index::Segment;
 use crate::worker::WorkerId;
@@ -121,7 +123,7 @@ pub(crate) struct Candidate {
     pub(crate) in_flight: u32,
     /// KV tokens of requests in flight, a shared prefix counted once.
     pub(crate) used_tokens: f64,
-    pub(crate) capacity_tokens: Option<u64>,
+    pub(crate) capacity_tokens: Option<NonZeroU64>,
     pub(crate) slowness: f64,
 }
 
@@ -190,7 +192,7 @@ pub(crate) fn kv_aware(
         let memory = candidate.capacity_tokens.map_or(0.0, |capacity| {
             let wanted =
                 candidate.used_tokens + f64::from(situation.prompt_tokens) + situation.mean_answer_tokens;
-            MEMORY_TOKENS * (wanted / capacity.max(1) as f64 - MEMORY_FREE).max(0.0)
+            MEMORY_TOKENS * (wanted / capacity.get() as f64 - MEMORY_FREE).max(0.0)
         });
         let over_mean = OVER_TOKENS * (f64::from(candidate.in_flight) + 1.0 - bound).max(0.0);
         let home_bonus = match situation.home {
@@ -329,7 +331,7 @@ mod tests {
     #[test]
     fn full_caches_and_slow_workers_cost_more() {
         let mut workers = [candidate(0, 0, 0, 0), candidate(1, 0, 0, 0)];
-        workers[0].capacity_tokens = Some(10_000);
+        workers[0].capacity_tokens = NonZeroU64::new(10_000);
         workers[0].used_tokens = 9_000.0;
         let (verdict, scores) = decide(&workers, &[], 1000);
         assert_eq!(verdict, Verdict::Cheapest(1));

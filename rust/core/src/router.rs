@@ -11,14 +11,15 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::choice::{Choice, Rules, SAMPLE_FROM};
 use crate::decision::{CandidateView, Decision, DecisionId, Explanation, Reason};
 use crate::error::Error;
 use crate::index::{MAX_BUDGET, MIN_BUDGET, Matches, PrefixIndex, ViewId};
-use crate::key::{BlockHash, BlockHasher, MAX_BLOCK_SIZE, Prompt, Root};
+use crate::key::{BlockHasher, MAX_BLOCK_SIZE, Prompt, Root};
 use crate::policy::Policy;
 use crate::shared::{Length, Shared};
 use crate::snapshot;
-use crate::state::{Choice, Scratch, State};
+use crate::state::{Scratch, State};
 use crate::worker::{Worker, WorkerId, WorkerSpec, WorkerView};
 
 /// A moment in milliseconds of any clock that does not go back; only differences count.
@@ -172,6 +173,10 @@ pub struct Stats {
 pub struct Router {
     config: RouterConfig,
     hasher: BlockHasher,
+    /// Hasher of homes.
+    placement: BlockHasher,
+    /// [`SAMPLE_FROM`], unless a test wants to see what a scan of all workers chooses.
+    sample_from: usize,
     shared: Arc<Shared>,
     state: Mutex<State>,
 }
@@ -191,7 +196,8 @@ impl Router {
         let shared = Arc::new(Shared::new(index));
         let state = Mutex::new(State::new(&config, Arc::clone(&shared), writer));
         let hasher = BlockHasher::new(config.index_seed);
-        Ok(Self { config, hasher, shared, state })
+        let placement = BlockHasher::new(config.placement_seed);
+        Ok(Self { config, hasher, placement, sample_from: SAMPLE_FROM, shared, state })
     }
 
     /// This router as bytes for [`restore`](Self::restore); `now` is the time by which uses have their age. What is in flight
@@ -204,7 +210,7 @@ impl Router {
         snapshot::put_settings(&self.config, &mut bytes);
         let mut state = self.state.lock();
         state.save_fleet(&mut bytes);
-        let views: Vec<ViewId> = state.workers.iter().flatten().map(|worker| worker.view).collect();
+        let views: Vec<ViewId> = state.present().map(|(_, _, standing)| standing.view).collect();
         state.index.save(&views, now.0 as u32, &mut bytes);
         drop(state);
         snapshot::seal(&mut bytes);
@@ -223,7 +229,7 @@ impl Router {
         let router = Self::new(config)?;
         let mut state = router.state.lock();
         state.load_fleet(&mut body, &router.config)?;
-        let views: Vec<ViewId> = state.workers.iter().flatten().map(|worker| worker.view).collect();
+        let views: Vec<ViewId> = state.present().map(|(_, _, standing)| standing.view).collect();
         state.index.load(&views, now.0 as u32, &mut body)?;
         body.end()?;
         drop(state);
@@ -275,11 +281,12 @@ impl Router {
     fn change(&self, id: WorkerId, change: impl FnOnce(&mut Worker)) -> Result<(), Error> {
         let mut state = self.state.lock();
         change(state.worker_mut(id)?);
-        state.count_live();
+        state.show_fleet();
         Ok(())
     }
 
-    /// Forgets a worker's cache, because it restarted or cleared it. What is in flight stays booked. Cost: O(1).
+    /// Forgets a worker's cache, because it restarted or cleared it. What is in flight stays booked. Cost: O(workers), whatever
+    /// it held.
     ///
     /// # Errors
     /// [`Error::UnknownWorker`].
@@ -305,21 +312,20 @@ impl Router {
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerView> {
         let state = self.state.lock();
-        let present =
-            state.workers.iter().enumerate().filter_map(|(id, worker)| Some((id, worker.as_ref()?)));
+        let present = state.present();
         present
-            .map(|(id, worker)| WorkerView {
-                id: WorkerId(id as u32),
+            .map(|(id, worker, standing)| WorkerView {
+                id,
                 name: worker.spec.name.clone(),
                 endpoint: worker.spec.endpoint.clone(),
                 weight: worker.spec.weight,
                 healthy: worker.healthy,
                 draining: worker.draining,
                 capacity_tokens: worker.spec.capacity_tokens,
-                in_flight: worker.load.in_flight,
-                queued_tokens: worker.load.queued_tokens,
-                cached_blocks: state.index.view_blocks(worker.view),
-                slowness: state.slowness(worker, &self.config),
+                in_flight: standing.in_flight,
+                queued_tokens: standing.queued_tokens,
+                cached_blocks: state.index.view_blocks(standing.view),
+                slowness: standing.slowness,
                 decisions: worker.counters.decisions,
                 prompt_tokens: worker.counters.prompt_tokens,
                 matched_tokens: worker.counters.matched_tokens,
@@ -342,7 +348,7 @@ impl Router {
         })
     }
 
-    /// Hashes and looks up, then chooses under the lock and hands over to `finish` while it is held.
+    /// Hashes, looks up and plans, then chooses under the lock and hands over to `finish` while it is held.
     fn decide<T>(
         &self,
         request: &RouteRequest<'_>,
@@ -350,20 +356,29 @@ impl Router {
         finish: impl FnOnce(&mut MutexGuard<'_, State>, &Length, Choice, &mut Scratch) -> T,
     ) -> Result<T, Error> {
         request.prompt.check()?;
+        let rules = Rules {
+            config: &self.config,
+            shared: &self.shared,
+            placement: &self.placement,
+            sample_from: self.sample_from,
+        };
         SCRATCH.with_borrow_mut(|scratch| {
-            let Scratch { hashes, matches, .. } = scratch;
-            let blocks = request.prompt.blocks(request.root, &self.hasher, self.config.block_size);
-            blocks.collect_into(hashes);
-            let find = |hashes: &[BlockHash], matches: &mut Matches| {
-                self.shared.index.find(hashes, now.0 as u32, matches);
-            };
-            find(hashes, matches);
+            let Scratch { hashes, matches, plan, .. } = scratch;
+            request.prompt.blocks(request.root, &self.hasher, self.config.block_size).collect_into(hashes);
+            let find = |matches: &mut Matches| self.shared.index.find(&hashes[..], now.0 as u32, matches);
+            find(matches);
             let length = self.shared.length(&request.prompt, request.text_model, &self.config);
+            let fleet = self.shared.fleet.load();
+            plan.make(&fleet, rules, request, matches)?;
             let mut state = self.state.lock();
-            if !state.index.is_current(matches, hashes) {
-                find(hashes, matches);
+            let found_is_current = state.index.is_current(matches, hashes);
+            if !found_is_current {
+                find(matches);
             }
-            let choice = state.choose(request, &length, &self.config, scratch)?;
+            if !found_is_current || !Arc::ptr_eq(&fleet, &state.fleet) {
+                plan.make(&state.fleet, rules, request, matches)?;
+            }
+            let choice = state.choose(&self.config, &length, scratch);
             Ok(finish(&mut state, &length, choice, scratch))
         })
     }
@@ -423,7 +438,7 @@ impl Router {
     pub fn explain(&self, request: &RouteRequest<'_>, now: Millis) -> Result<Explanation, Error> {
         self.decide(request, now, |state, length, choice, scratch| {
             if scratch.candidates.is_empty() {
-                state.list_candidates(request, length, &self.config, scratch);
+                state.list_candidates(length, scratch);
             }
             let mut candidates: Vec<CandidateView> = (scratch.candidates.iter().zip(&scratch.scores))
                 .map(|(candidate, score)| CandidateView {
@@ -469,7 +484,7 @@ impl Router {
             decisions: state.decisions,
             in_flight: state.bookings.len(),
             workers: state.by_name.len(),
-            live_workers: state.live.len(),
+            live_workers: state.fleet.live.len(),
             prompt_tokens: state.prompt_tokens,
             matched_tokens: state.matched_tokens,
             index_bytes: state.index.bytes(),

@@ -1,10 +1,12 @@
-//! What callers of a router read without its lock: the index, whose view is whose, and how long a token is.
+//! What callers of a router read without its lock: the index, the fleet, whose view is whose, and how long a token is.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use parking_lot::RwLock;
 
+use crate::fleet::Fleet;
 use crate::index::{PrefixIndex, ViewId};
 use crate::key::Prompt;
 use crate::router::{RouteRequest, RouterConfig};
@@ -21,6 +23,7 @@ const TEXT_MODELS: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) index: Arc<PrefixIndex>,
+    pub(crate) fleet: ArcSwap<Fleet>,
     /// Worker of each view, by the view's small number; 0 for none, else its id and 1.
     owners: Box<[AtomicU32]>,
     bytes_per_token: RwLock<HashMap<u64, f64>>,
@@ -58,7 +61,7 @@ impl TextLength {
 impl Shared {
     pub(crate) fn new(index: Arc<PrefixIndex>) -> Self {
         let owners = (0..ViewId::COUNT).map(|_| AtomicU32::new(0)).collect();
-        Self { index, owners, bytes_per_token: RwLock::default() }
+        Self { index, fleet: ArcSwap::default(), owners, bytes_per_token: RwLock::default() }
     }
 
     /// The worker of a view that counts.

@@ -1,5 +1,7 @@
 //! Workers as the router sees them: what is booked on each, whether it may take requests, how fast it proved to be.
 
+use std::num::NonZeroU64;
+
 use crate::error::Error;
 use crate::index::ViewId;
 
@@ -86,34 +88,62 @@ pub struct WorkerView {
     pub reported_cached_tokens: u64,
 }
 
-/// What the router keeps of a worker.
+/// What the router keeps of a worker beside its [`Standing`].
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) spec: WorkerSpec,
-    pub(crate) view: ViewId,
-    /// Bookings of an earlier incarnation under the same id count nowhere.
-    pub(crate) incarnation: u64,
     pub(crate) healthy: bool,
     pub(crate) draining: bool,
-    pub(crate) load: Load,
     pub(crate) speed: Speed,
     pub(crate) counters: Counters,
 }
 
 impl Worker {
+    /// A worker that may take requests and has had none.
+    pub(crate) fn new(spec: WorkerSpec) -> Self {
+        Self { spec, healthy: true, draining: false, speed: Speed::default(), counters: Counters::default() }
+    }
+
     /// Whether it may take requests.
     pub(crate) fn is_live(&self) -> bool {
         self.healthy && !self.draining
     }
 }
 
-/// What is booked on a worker. Whole numbers, so that a worker that is idle again is exactly like one that never worked.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Load {
+/// What a choice reads of a worker and a booking changes: one cache line.
+///
+/// Loads are whole numbers, so that a worker that is idle again is exactly like one that never worked.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+pub(crate) struct Standing {
+    pub(crate) view: ViewId,
     pub(crate) in_flight: u32,
     pub(crate) queued_tokens: u64,
     /// KV tokens beside the pinned blocks: expected answers and the part of a prompt that is no whole block.
     pub(crate) answer_tokens: u64,
+    /// Blocks of its view that bookings pin, a block that several of them share counted once.
+    pub(crate) pinned_blocks: u64,
+    /// `None` if unknown.
+    pub(crate) capacity_tokens: Option<NonZeroU64>,
+    pub(crate) slowness: f64,
+    /// Bookings of an earlier incarnation under the same id count nowhere; `None` for a worker that left.
+    pub(crate) incarnation: Option<NonZeroU64>,
+}
+
+impl Standing {
+    /// Of a worker that left.
+    pub(crate) fn left() -> Self {
+        Self {
+            view: ViewId::NONE,
+            in_flight: 0,
+            queued_tokens: 0,
+            answer_tokens: 0,
+            pinned_blocks: 0,
+            capacity_tokens: None,
+            slowness: 1.0,
+            incarnation: None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]

@@ -44,8 +44,6 @@ pub(super) struct View {
     pub(super) live: bool,
     /// Blocks held, each once.
     pub(super) blocks: u64,
-    /// Blocks pinned by bookings, each once.
-    pub(super) active_blocks: u64,
     /// Size of the worker's cache.
     pub(super) capacity_blocks: u64,
     queue: Queue<Use>,
@@ -94,7 +92,6 @@ impl Views {
                     generation: 0,
                     live: false,
                     blocks: 0,
-                    active_blocks: 0,
                     capacity_blocks: 0,
                     queue: Queue::default(),
                     compact_at: COMPACT_FROM,
@@ -116,7 +113,7 @@ impl Views {
         let slot = self.get_mut(view);
         slot.live = false;
         slot.generation = slot.generation.wrapping_add(1);
-        (slot.blocks, slot.active_blocks) = (0, 0);
+        slot.blocks = 0;
         self.removed.push(view);
     }
 

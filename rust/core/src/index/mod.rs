@@ -63,6 +63,9 @@ impl ViewId {
     /// Views that an index can tell apart.
     pub const COUNT: usize = MAX_VIEWS;
 
+    /// No view: the last generation of a number never begins.
+    pub(crate) const NONE: Self = Self { index: 0, generation: u32::MAX };
+
     /// A small number, dense over the views in use: for tables beside the index.
     #[must_use]
     pub fn index(self) -> usize {
@@ -341,12 +344,15 @@ impl PrefixIndex {
             return None;
         }
         let copies = matches.note(tree, walk.start as u32, same as u32);
-        let whole = same == shape.len;
+        // What nobody holds any more is as good as gone, and so is all below it.
+        let whole = copies > 0 && same == shape.len;
         let holders = shape.holders as u32;
         matches.path.push(Step { run: id, version, holders, same: same as u32, whole });
         walk.parent = id;
         walk.start += same;
-        matches.segments.push(Segment { end_block: walk.start as u32, copies, uses });
+        if copies > 0 {
+            matches.segments.push(Segment { end_block: walk.start as u32, copies, uses });
+        }
         Some(if whole { Passed::Whole } else { Passed::End })
     }
 }
@@ -405,11 +411,6 @@ impl Writer {
         if self.is_live(view) { self.views.get(view.index).blocks } else { 0 }
     }
 
-    /// Blocks of the view that bookings pin, a block that several of them share counted once.
-    pub(crate) fn active_blocks(&self, view: ViewId) -> u64 {
-        if self.is_live(view) { self.views.get(view.index).active_blocks } else { 0 }
-    }
-
     fn is_live(&self, view: ViewId) -> bool {
         view.index() < self.views.len().min(MAX_VIEWS) && {
             let slot = self.views.get(view.index);
@@ -434,27 +435,28 @@ impl Writer {
     /// Stores less than the whole prompt when the budget is too small for it, or when a run of it lists 512 holders already.
     /// Cost: O(runs) plus O(blocks) for what is new; may evict. Does nothing for a view that was removed.
     pub fn insert(&mut self, view: ViewId, blocks: &[BlockHash], now_ms: u32) {
-        if let Some(pin) = self.insert_pinned(view, blocks, &Matches::default(), now_ms) {
+        if let Some((pin, _)) = self.insert_pinned(view, blocks, &Matches::default(), now_ms) {
             self.unpin(pin);
         }
     }
 
     /// [`insert`](Self::insert), and pins what was stored until [`unpin`](Self::unpin). `matches` may hold the way down as a
-    /// [current](Self::is_current) look-up of these blocks found it, or nothing.
+    /// [current](Self::is_current) look-up of these blocks found it, or nothing. Also tells how many blocks were not pinned
+    /// on this view before.
     pub(crate) fn insert_pinned(
         &mut self,
         view: ViewId,
         blocks: &[BlockHash],
         matches: &Matches,
         now_ms: u32,
-    ) -> Option<Pin> {
+    ) -> Option<(Pin, u64)> {
         if !self.is_live(view) {
             return None;
         }
         self.tick = self.tick.wrapping_add(1);
         let hashes: &[u64] = bytemuck::must_cast_slice(blocks);
         let mut known = matches.path.iter();
-        let (mut parent, mut start, mut evictions) = (RunId::NONE, 0, 0);
+        let (mut parent, mut start, mut evictions, mut newly) = (RunId::NONE, 0, 0, 0);
         while start < hashes.len() {
             let rest = &hashes[start..];
             let found = match known.next() {
@@ -465,7 +467,9 @@ impl Writer {
                 }
             };
             match self.step(parent, rest, found, view.index, now_ms) {
-                Outcome::Stored(run, len) => (parent, start) = (run, start + len),
+                Outcome::Stored { run, len, newly: more } => {
+                    (parent, start, newly) = (run, start + len, newly + more);
+                }
                 Outcome::Listed => break,
                 Outcome::NoRoom => {
                     known = [].iter();
@@ -483,7 +487,7 @@ impl Writer {
         self.views.fit(&self.index.tree, &mut self.space, view.index);
         // Queues grew: make room for them.
         while self.bytes() > self.budget && self.evict_oldest() {}
-        (parent != RunId::NONE).then_some(Pin { view, deepest: parent })
+        (parent != RunId::NONE).then_some((Pin { view, deepest: parent }, newly))
     }
 
     /// Bytes that runs and tables may still grow by.
@@ -523,11 +527,12 @@ impl Writer {
             Some(found) => found,
         };
         let (words, slot) = (&tree.words, self.views.get_mut(view));
+        let newly;
+        let is_new = !tree.is_held(run);
         if let Some(share) = tree.run(run).share(words, view) {
             slot.blocks += (len - usize::from(share.holder().blocks)) as u64;
-            slot.active_blocks += if share.pins() == 0 { len as u64 } else { 0 };
             share.set(len as u16, self.tick);
-            share.pin();
+            newly = if share.pin() { len as u64 } else { 0 };
         } else {
             match tree.run(run).share_growth(words, &space.pages) {
                 None => return Outcome::Listed,
@@ -537,16 +542,20 @@ impl Writer {
             let holder = Holder { view, blocks: len as u16, clock: self.tick };
             tree.run(run).add_share(words, &mut space.pages, holder, 1);
             slot.blocks += len as u64;
-            slot.active_blocks += len as u64;
+            newly = len as u64;
+        }
+        if is_new {
+            tree.run(run).set_uses(0.0, now_ms);
         }
         tree.run(run).add_use(now_ms);
-        Outcome::Stored(run, len)
+        Outcome::Stored { run, len, newly }
     }
 
-    /// Lets go what [`insert_pinned`](Self::insert_pinned) pinned. Cost: O(runs). Once per pin.
-    pub(crate) fn unpin(&mut self, pin: Pin) {
+    /// Lets go what [`insert_pinned`](Self::insert_pinned) pinned; tells how many blocks nothing pins any more. Cost: O(runs).
+    /// Once per pin.
+    pub(crate) fn unpin(&mut self, pin: Pin) -> u64 {
         if !self.is_live(pin.view) {
-            return;
+            return 0;
         }
         let tree = &self.index.tree;
         let (mut id, mut freed) = (pin.deepest, 0);
@@ -558,15 +567,15 @@ impl Writer {
             }
             id = shape.parent;
         }
-        let slot = self.views.get_mut(pin.view.index);
-        slot.active_blocks = slot.active_blocks.saturating_sub(freed);
         self.views.fit(tree, &mut self.space, pin.view.index);
+        freed
     }
 }
 
 /// What became of one step of an insertion.
 enum Outcome {
-    Stored(RunId, usize),
+    /// The view holds `len` blocks of this run now, `newly` of them pinned for the first time.
+    Stored { run: RunId, len: usize, newly: u64 },
     /// The run lists no more holders.
     Listed,
     /// Something must be evicted first.

@@ -128,6 +128,12 @@ impl Tree {
         })
     }
 
+    /// Whether a view that counts holds any of a run. Cost: O(1) if one does, mostly.
+    pub(super) fn is_held(&self, id: RunId) -> bool {
+        let counts = |holder: Holder| holder.blocks > 0 && self.is_live(holder.view);
+        self.run(id).shares(&self.words).any(counts)
+    }
+
     /// How many of a run's leading hashes are those of `blocks`.
     pub(super) fn common(&self, id: RunId, blocks: &[u64]) -> usize {
         let have = self.hash_words(self.run(id).shape()).expect("no writer races another");

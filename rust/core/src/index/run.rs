@@ -367,6 +367,12 @@ impl<'a> Shares<'a> {
         Some(self.at(at))
     }
 
+    /// Whether any holder is one.
+    pub(super) fn any(self, is_one: impl Fn(Holder) -> bool) -> bool {
+        let list = &self.list[..self.holders];
+        list.iter().any(|word| is_one(Holder::unpack(word.load(Ordering::Relaxed))))
+    }
+
     /// Calls `visit` with each of them.
     pub(super) fn each(self, visit: impl FnMut(Share<'a>)) {
         (0..self.holders).map(|at| self.at(at)).for_each(visit);
@@ -400,8 +406,11 @@ impl Share<'_> {
         self.pins.load(Ordering::Relaxed) >> self.shift & MAX_PINS
     }
 
-    pub(super) fn pin(self) {
-        self.set_pins(self.pins() + 1);
+    /// One pin more. `true` if it is the first.
+    pub(super) fn pin(self) -> bool {
+        let pins = self.pins();
+        self.set_pins(pins + 1);
+        pins == 0
     }
 
     /// One pin less. `true` if it was the last.

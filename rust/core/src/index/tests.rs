@@ -240,12 +240,14 @@ proptest! {
         let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
         let views: Vec<ViewId> = (0..2).map(|_| index.add_view(Some(capacity)).expect("free")).collect();
         let mut pinned: Vec<(usize, Vec<u64>, Pin)> = Vec::new();
+        let mut counted = [0; 2];
         for (view, prompt, release, which) in steps {
             if release && !pinned.is_empty() {
-                let (_, _, pin) = pinned.swap_remove(which.index(pinned.len()));
-                index.unpin(pin);
-            } else if let Some(pin) = index.insert_pinned(views[view], &blocks(&prompt), &Matches::default(), 0) {
+                let (view, _, pin) = pinned.swap_remove(which.index(pinned.len()));
+                counted[view] -= index.unpin(pin);
+            } else if let Some((pin, newly)) = index.insert_pinned(views[view], &blocks(&prompt), &Matches::default(), 0) {
                 pinned.push((view, prompt, pin));
+                counted[view] += newly;
             }
             check(&index);
             let mut models = [Model::default(), Model::default()];
@@ -254,8 +256,8 @@ proptest! {
                 models[*view].store(prompt, 0);
                 models[*view].pin(prompt, 1);
             }
-            for (view, model) in views.iter().zip(&models) {
-                prop_assert_eq!(index.active_blocks(*view), model.prefixes.len() as u64);
+            for ((view, model), counted) in views.iter().zip(&models).zip(counted) {
+                prop_assert_eq!(counted, model.prefixes.len() as u64);
                 prop_assert!(index.view_blocks(*view) <= capacity.max(model.prefixes.len() as u64));
             }
         }
@@ -383,4 +385,22 @@ fn a_removed_view_is_gone_at_once_and_its_number_comes_back_clean() {
     let again = index.add_view(None).expect("free");
     assert_eq!((again.index(), again == old), (old.index(), false));
     assert_eq!(depths(&index, &[3, 9], &[again, other]), [0, 2]);
+}
+
+#[test]
+fn a_prompt_that_nobody_holds_any_more_has_no_history() {
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
+    let old = index.add_view(None).expect("free");
+    // So much that the first insertion after the removal sweeps only a part of it.
+    for number in 0..500 {
+        index.insert(old, &blocks(&[number, 7, 8]), 0);
+        index.insert(old, &blocks(&[number, 7, 8]), 0);
+    }
+    index.remove_view(old);
+    assert_eq!(segments(&index, &[400, 7, 8], 0), []);
+    let new = index.add_view(None).expect("free");
+    index.insert(new, &blocks(&[400, 7, 8, 9]), 0);
+    let uses: Vec<f32> = segments(&index, &[400, 7, 8, 9], 0).iter().map(|segment| segment.uses).collect();
+    assert!(uses.iter().all(|&uses| uses == 1.0), "{uses:?}");
+    check(&index);
 }

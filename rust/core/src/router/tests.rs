@@ -1,7 +1,6 @@
 //! The sample of candidates in a large fleet against the scan of all workers.
 
 use super::*;
-use crate::state::SAMPLE_FROM;
 
 fn tokens(group: u32, len: u32) -> Vec<u32> {
     (0..len).map(|at| group.wrapping_mul(0x9E37_79B9) ^ at.wrapping_mul(0x85EB_CA6B)).collect()
@@ -14,9 +13,9 @@ fn random(seed: &mut u64, below: u64) -> u64 {
 }
 
 /// What the sample chooses and what a scan of all workers would choose.
-fn both(router: &Router, prompt: &[u32]) -> [Explanation; 2] {
+fn both(router: &mut Router, prompt: &[u32]) -> [Explanation; 2] {
     [SAMPLE_FROM, usize::MAX].map(|sample_from| {
-        router.state.lock().sample_from = sample_from;
+        router.sample_from = sample_from;
         router.explain(&RouteRequest::new(Prompt::Tokens(prompt)), Millis(0)).expect("somebody is live")
     })
 }
@@ -29,7 +28,7 @@ fn cost(explanation: &Explanation) -> f64 {
 #[test]
 fn a_sampled_choice_is_the_best_holder_or_costs_little_more_than_the_best_worker() {
     for (workers, seed) in [(64, 1u64), (200, 2), (1024, 3)] {
-        let router = Router::new(RouterConfig::default()).expect("default");
+        let mut router = Router::new(RouterConfig::default()).expect("default");
         let ids: Vec<WorkerId> = (0..workers)
             .map(|number| router.add_worker(WorkerSpec::new(format!("worker-{number}"))).expect("new"))
             .collect();
@@ -48,7 +47,7 @@ fn a_sampled_choice_is_the_best_holder_or_costs_little_more_than_the_best_worker
         let (mut on_holders, mut ratios) = (0, Vec::new());
         for number in 0..400 {
             let prompt = tokens(number % 80, 1024 + 16 * random(&mut state, 120) as u32);
-            let [sampled, full] = both(&router, &prompt);
+            let [sampled, full] = both(&mut router, &prompt);
             assert!(sampled.candidates.len() <= 10 && full.candidates.len() == workers as usize);
             let holders = full.candidates.iter().filter(|candidate| candidate.matched_tokens > 0).count();
             let best = full.candidates.iter().find(|candidate| candidate.worker == full.worker);
@@ -67,7 +66,7 @@ fn a_sampled_choice_is_the_best_holder_or_costs_little_more_than_the_best_worker
 
 #[test]
 fn the_deepest_holders_are_in_the_sample_the_least_loaded_of_them_first() {
-    let router = Router::new(RouterConfig::default()).expect("default");
+    let mut router = Router::new(RouterConfig::default()).expect("default");
     let ids: Vec<WorkerId> = (0..300)
         .map(|number| router.add_worker(WorkerSpec::new(format!("worker-{number}"))).expect("new"))
         .collect();
@@ -80,7 +79,7 @@ fn the_deepest_holders_are_in_the_sample_the_least_loaded_of_them_first() {
             router.route(&request, Millis(0)).expect("live");
         }
     }
-    let [sampled, full] = both(&router, &prompt);
+    let [sampled, full] = both(&mut router, &prompt);
     for wanted in &ids[100..104] {
         assert!(sampled.candidates.iter().any(|candidate| candidate.worker == *wanted), "{wanted:?}");
     }

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::jump::{Left, Slots};
 use crate::router::RouterConfig;
 use crate::state::State;
-use crate::worker::{Counters, FleetSpeed, Load, Speed, Worker, WorkerId, WorkerSpec};
+use crate::worker::{Counters, FleetSpeed, Speed, Worker, WorkerId, WorkerSpec};
 
 /// A slot without a worker.
 const HOLE: u32 = u32::MAX;
@@ -38,9 +38,10 @@ impl State {
     /// Fills a new state with what [`save_fleet`](Self::save_fleet) wrote.
     pub(crate) fn load_fleet(&mut self, body: &mut Reader<'_>, config: &RouterConfig) -> Result<(), Error> {
         for id in 0..body.count(1)? {
-            let worker =
-                if body.flag()? { Some(self.load_worker(WorkerId(id as u32), body, config)?) } else { None };
-            self.workers.push(worker);
+            self.skip_ids(id + 1);
+            if body.flag()? {
+                self.load_worker(WorkerId(id as u32), body, config)?;
+            }
         }
         self.slots = load_slots(body, &self.workers)?;
         let mut sums = [0.0; 5];
@@ -60,7 +61,7 @@ impl State {
             let (model, rate) = (body.u64()?, body.f64()?);
             body.require(self.shared.set_rate(model, rate), "a length per token is out of range")?;
         }
-        self.count_live();
+        self.show_fleet();
         Ok(())
     }
 
@@ -69,7 +70,7 @@ impl State {
         id: WorkerId,
         body: &mut Reader<'_>,
         config: &RouterConfig,
-    ) -> Result<Worker, Error> {
+    ) -> Result<(), Error> {
         let name = body.text()?.to_owned();
         let spec = WorkerSpec {
             endpoint: if body.flag()? { Some(body.text()?.to_owned()) } else { None },
@@ -79,19 +80,11 @@ impl State {
             name,
         };
         spec.check().map_err(|_| body.refuse("a worker's setting is out of range"))?;
-        let fresh = self.by_name.insert(spec.name.clone(), id).is_none();
-        body.require(fresh, "a worker is there twice")?;
-        let view = self
-            .open_view(id, spec.capacity_tokens, config)
-            .map_err(|_| body.refuse("there are too many workers"))?;
-        self.incarnations += 1;
-        Ok(Worker {
+        body.require(!self.by_name.contains_key(&spec.name), "a worker is there twice")?;
+        let worker = Worker {
             spec,
-            view,
-            incarnation: self.incarnations,
             healthy: body.flag()?,
             draining: body.flag()?,
-            load: Load::default(),
             speed: Speed::of_parts(body.f64()?, body.f64()?, body.u32()?),
             counters: Counters {
                 decisions: body.counter()?,
@@ -100,7 +93,8 @@ impl State {
                 reported_prompt_tokens: body.counter()?,
                 reported_cached_tokens: body.counter()?,
             },
-        })
+        };
+        self.put_worker(id, worker, config).map_err(|_| body.refuse("there are too many workers"))
     }
 }
 
@@ -147,7 +141,7 @@ fn put_slots(slots: &Slots, out: &mut Vec<u8>) {
 }
 
 /// Slots belong to workers that are present, or are holes; a hole and an id are kept for one worker that left.
-fn load_slots(body: &mut Reader<'_>, workers: &[Option<Worker>]) -> Result<Slots, Error> {
+fn load_slots(body: &mut Reader<'_>, workers: &[Option<Box<Worker>>]) -> Result<Slots, Error> {
     let mut slots = Slots::default();
     let is_present = |id: u32| workers.get(id as usize).is_some_and(Option::is_some);
     for _ in 0..body.count(4)? {

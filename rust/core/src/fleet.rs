@@ -1,0 +1,44 @@
+//! Who may take requests, as a decision reads it without a lock.
+//!
+//! A [`Fleet`] is never changed: whoever adds, removes, drains or marks a worker makes a new one. Cost of that: O(workers).
+
+use crate::jump::{self, Slots};
+use crate::worker::{Worker, WorkerId};
+
+/// The live workers and the slots, at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Fleet {
+    /// Workers, live or not.
+    pub(crate) known: usize,
+    /// Healthy workers that do not drain, ascending.
+    pub(crate) live: Vec<WorkerId>,
+    /// One bit for each id, set for these workers.
+    bits: Vec<u64>,
+    /// Owner of each slot.
+    owners: Vec<Option<WorkerId>>,
+}
+
+impl Fleet {
+    pub(crate) fn new(workers: &[Option<Box<Worker>>], slots: &Slots) -> Self {
+        let mut bits = vec![0; workers.len().div_ceil(64)];
+        let mut live = Vec::new();
+        for (id, worker) in workers.iter().enumerate() {
+            if worker.as_ref().is_some_and(|worker| worker.is_live()) {
+                live.push(WorkerId(id as u32));
+                bits[id / 64] |= 1 << (id % 64);
+            }
+        }
+        Self { known: workers.iter().flatten().count(), live, bits, owners: slots.owner.clone() }
+    }
+
+    /// Whether the worker is live.
+    #[inline]
+    pub(crate) fn contains(&self, id: WorkerId) -> bool {
+        self.bits.get(id.0 as usize / 64).is_some_and(|bits| bits >> (id.0 % 64) & 1 == 1)
+    }
+
+    /// [`jump::pick`] among its slots.
+    pub(crate) fn pick(&self, key: u64, attempt: u64, usable: impl Fn(WorkerId) -> bool) -> Option<WorkerId> {
+        jump::pick(&self.owners, key, attempt, usable)
+    }
+}
