@@ -234,7 +234,7 @@ impl State {
         candidates: &mut Vec<Candidate>,
         scores: &mut Vec<Score>,
     ) -> Choice {
-        let &Plan { deepest, deepest_holders, key, .. } = plan;
+        let &Plan { deepest, deepest_holders, .. } = plan;
         let ids = plan.ids(&self.fleet);
         let candidate = |id| self.candidate(id, length, matches);
         if plan.samples {
@@ -257,9 +257,11 @@ impl State {
             Verdict::Cheapest(at) => (at, Reason::Load),
             Verdict::Tie(first) => {
                 let lowest = scores[first].cost;
-                let position = |id| candidates.iter().position(|candidate| candidate.worker == id);
-                let tied = |id| position(id).is_some_and(|at| scores[at].cost == lowest);
-                (self.fleet.pick(key, 0, tied).and_then(position).unwrap_or(first), Reason::Home)
+                let tied = |id| {
+                    let at = candidates.iter().position(|candidate| candidate.worker == id)?;
+                    (scores[at].cost == lowest).then_some(at)
+                };
+                (self.tied_home(plan, tied).unwrap_or(first), Reason::Home)
             }
         };
         let worker = candidates[at].worker;
@@ -275,6 +277,15 @@ impl State {
             (reason, _) => (reason, None),
         };
         Choice { worker, reason, preferred }
+    }
+
+    /// The first of the prompt's places that `tied` knows. With one router any other choice would do as well.
+    fn tied_home<T>(&self, plan: &Plan, tied: impl Fn(WorkerId) -> Option<T>) -> Option<T> {
+        if !plan.places.is_empty() {
+            return plan.places.iter().find_map(|&id| tied(id));
+        }
+        let usable = |id| plan.contains(&self.fleet, id);
+        (0..HASHED as u64).find_map(|attempt| tied(self.fleet.pick(plan.key, attempt, usable)?))
     }
 
     /// The prompt's home and its bonus per token. Replicas that share their load take the lighter of two.

@@ -19,11 +19,12 @@ const ATTEMPTS: u64 = 32;
 /// `slots` is 0 or 1. Cost: O(ln slots), no allocation. Source: Lamping and Veach, 2014 (arXiv:1406.2294).
 #[must_use]
 pub fn jump_hash(key: u64, slots: u32) -> u32 {
-    let (mut key, mut slot, mut next) = (key, 0u64, 0u64);
-    while next < u64::from(slots) {
+    // All numbers here are whole and below 2^63, which CPUs convert to and from floating point in one instruction.
+    let (mut key, mut slot, mut next) = (key, 0, 0);
+    while next < i64::from(slots) {
         slot = next;
         key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
-        next = ((slot + 1) as f64 * ((1u64 << 31) as f64 / ((key >> 33) + 1) as f64)) as u64;
+        next = ((slot + 1) as f64 * ((1u64 << 31) as f64 / ((key >> 33) as i64 + 1) as f64)) as i64;
     }
     slot as u32
 }
