@@ -9,15 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use trunkline_benches::allocator::{self, Counting};
 use trunkline_benches::cpu::{self, ThreadCpu};
 use trunkline_benches::fixture::{AMPLE, Index, Reader, router};
+use trunkline_benches::memory;
 use trunkline_benches::workload::{BLOCK, CLASSES, Cached, Numbers, Workload};
 use trunkline_core::index::{BatchMatches, Matches};
 use trunkline_core::{BlockHash, Millis, Prompt, RouteRequest, Router};
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const SEED: u64 = 7;
 const WORKERS: usize = 64;
@@ -107,11 +104,11 @@ struct Line([usize; 8]);
 fn find(criterion: &mut Bench, blocks: usize) {
     for workers in FLEETS {
         let load = Workload::new(blocks, workers, SEED);
-        let before = allocator::in_use();
+        let before = memory::resident();
         let filled = Index::filled(&load);
-        let (counted, said) = (allocator::in_use() - before, filled.writer.bytes());
+        let (counted, said) = (memory::resident().saturating_sub(before), filled.writer.bytes());
         println!(
-            "bytes per block, {workers} workers, {} blocks: {:.1} allocated, {:.1} counted by the index",
+            "bytes per block, {workers} workers, {} blocks: {:.1} resident, {:.1} counted by the index",
             filled.writer.blocks(),
             counted as f64 / filled.writer.blocks() as f64,
             said as f64 / filled.writer.blocks() as f64

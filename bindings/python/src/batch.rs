@@ -174,7 +174,12 @@ fn with_prompts<R: Send>(
             py.detach(|| {
                 // Before the prompts are: an error names the position in the whole array.
                 flat.check()?;
-                work(Prompts { tokens: flat, offsets: cuts })
+                let Prompt::WideTokens(ids) = flat else {
+                    return work(Prompts { tokens: flat, offsets: cuts });
+                };
+                // They fit, and whoever gets the prompts need not look again.
+                let narrow: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
+                work(Prompts { tokens: Prompt::Tokens(&narrow), offsets: cuts })
             })
             .map_err(|refused| error::core(py, refused))
         })

@@ -6,8 +6,8 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use trunkline_benches::cpu;
 use trunkline_benches::workload::Numbers;
+use trunkline_benches::{cpu, memory};
 use trunkline_core::{Millis, Prompt, RouteRequest, Router, RouterConfig, WorkerSpec};
 
 const WORKERS: usize = 64;
@@ -84,8 +84,5 @@ fn main() -> ExitCode {
 
 /// What the process keeps in memory.
 fn resident_mib() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells");
-    let kib: f64 = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
-    kib / 1024.0
+    memory::resident() as f64 / f64::from(1 << 20)
 }
