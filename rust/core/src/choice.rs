@@ -59,6 +59,7 @@ pub(crate) struct Rules<'a> {
 /// All of a choice that the loads do not change.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
+    policy: Policy,
     /// The workers that may take the request, ascending, unless these are all that are live.
     listed: Option<Vec<WorkerId>>,
     spare: Vec<WorkerId>,
@@ -90,7 +91,8 @@ impl Plan {
         self.places.clear();
         self.holders.clear();
         let Rules { config, placement, .. } = rules;
-        match config.policy {
+        self.policy = request.policy.unwrap_or(config.policy);
+        match self.policy {
             Policy::KvAware => self.plan_costs(fleet, rules, request, matches),
             Policy::PrefixAware { prefix_length, .. } => {
                 self.key = request.prompt.head_hash(request.root, placement.seed(), prefix_length as usize);
@@ -170,6 +172,7 @@ impl State {
     /// Chooses by the policy. The candidates and scores of a choice by cost stay in the scratch.
     pub(crate) fn choose(
         &self,
+        request: &RouteRequest<'_>,
         config: &RouterConfig,
         length: &Length,
         Scratch { plan, matches, candidates, scores, .. }: &mut Scratch,
@@ -177,10 +180,10 @@ impl State {
         candidates.clear();
         scores.clear();
         let ids = plan.ids(&self.fleet);
-        let choice = match config.policy {
+        let choice = match plan.policy {
             Policy::KvAware => self.kv_aware(plan, config, length, matches, candidates, scores),
             Policy::PrefixAware { concurrency_threshold, .. } => {
-                self.prefix_aware(plan, concurrency_threshold)
+                self.prefix_aware(plan, concurrency_threshold, request)
             }
             Policy::RoundRobin => Choice::baseline(ids[(self.turn % ids.len() as u64) as usize]),
             Policy::LeastOutstanding => Choice::baseline(self.least_outstanding(ids)),
@@ -323,19 +326,26 @@ impl State {
         sample
     }
 
-    fn prefix_aware(&self, plan: &Plan, threshold: Option<u32>) -> Choice {
+    fn prefix_aware(&self, plan: &Plan, threshold: Option<u32>, request: &RouteRequest<'_>) -> Choice {
         let ids = plan.ids(&self.fleet);
         let outstanding = |id: WorkerId| self.standing(id).in_flight;
         let home = plan.places.first().copied().unwrap_or(ids[0]);
         let spill = |worker| Choice { worker, reason: Reason::Spill, preferred: Some(home) };
         let at_home = Choice { worker: home, reason: Reason::Home, preferred: None };
-        if let Some(threshold) = threshold {
-            return if outstanding(home) < threshold { at_home } else { spill(self.least_outstanding(ids)) };
-        }
-        let bound = policy::relative_bound(self.in_flight(plan), ids.len());
+        let bound = match threshold {
+            Some(threshold) => f64::from(threshold),
+            None => policy::relative_bound(self.in_flight(plan), ids.len()),
+        };
         let fits = |id: WorkerId| f64::from(outstanding(id)) + 1.0 <= bound;
         if fits(home) {
             return at_home;
+        }
+        let near = request.on_machine_of(home).filter(|&id| plan.contains(&self.fleet, id) && fits(id));
+        if let Some(near) = near.min_by_key(|&id| outstanding(id)) {
+            return spill(near);
+        }
+        if threshold.is_some() {
+            return spill(self.least_outstanding(ids));
         }
         let place = |attempt| {
             let usable = |id| plan.contains(&self.fleet, id);

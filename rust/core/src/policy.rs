@@ -74,7 +74,11 @@ impl Policy {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    /// Refuses parameters out of range; a router checks those of its settings, not those of a request.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the parameter and its range.
+    pub fn check(&self) -> Result<(), Error> {
         let Self::PrefixAware { prefix_length, concurrency_threshold } = *self else {
             return Ok(());
         };

@@ -89,13 +89,35 @@ pub struct RouteRequest<'a> {
     pub exclude: &'a [WorkerId],
     /// Any number that names its model, for the learnt bytes per token of text.
     pub text_model: u64,
+    /// How its worker is chosen; `None` means as the router's settings have it.
+    pub policy: Option<Policy>,
+    /// The machine of each worker in `eligible`, in its order; empty if they do not matter. With them `prefix_aware`
+    /// spills to another worker of the same machine first.
+    pub machines: &'a [u32],
 }
 
 impl<'a> RouteRequest<'a> {
     /// A request that any worker may take.
     #[must_use]
     pub fn new(prompt: Prompt<'a>) -> Self {
-        Self { prompt, root: Root::default(), eligible: None, exclude: &[], text_model: 0 }
+        Self {
+            prompt,
+            root: Root::default(),
+            eligible: None,
+            exclude: &[],
+            text_model: 0,
+            policy: None,
+            machines: &[],
+        }
+    }
+
+    /// The eligible workers on the machine of `worker`, itself included; none if machines do not matter.
+    pub(crate) fn on_machine_of(&self, worker: WorkerId) -> impl Iterator<Item = WorkerId> + use<'a> {
+        let (ids, machines) = (self.eligible.unwrap_or(&[]), self.machines);
+        let at = ids.iter().position(|&id| id == worker);
+        let machine = at.and_then(|at| machines.get(at)).copied();
+        let placed = ids.iter().copied().zip(machines.iter().copied());
+        placed.filter(move |&(_, other)| Some(other) == machine).map(|(id, _)| id)
     }
 }
 
@@ -378,7 +400,7 @@ impl Router {
             if !found_is_current || !Arc::ptr_eq(&fleet, &state.fleet) {
                 plan.make(&state.fleet, rules, request, matches)?;
             }
-            let choice = state.choose(&self.config, &length, scratch);
+            let choice = state.choose(request, &self.config, &length, scratch);
             Ok(finish(&mut state, &length, choice, scratch))
         })
     }

@@ -345,6 +345,51 @@ fn prefix_aware_hashes_the_head_and_spills_by_its_rule() {
 }
 
 #[test]
+fn prefix_aware_spills_to_the_same_machine_first() {
+    let router = router_of(RouterConfig::default(), 6);
+    let ids: Vec<WorkerId> = router.workers().iter().map(|worker| worker.id).collect();
+    // The last worker is not among them; the others stand on two machines.
+    let (eligible, machines) = (&ids[..5], [7, 9, 7, 9, 9]);
+    let policy = Policy::PrefixAware { prefix_length: 1024, concurrency_threshold: Some(2) };
+    let send = || {
+        let prompt = Prompt::Text(&[b"one prompt"]);
+        let request =
+            RouteRequest { eligible: Some(eligible), policy: Some(policy), ..RouteRequest::new(prompt) };
+        router.route(&RouteRequest { machines: &machines, ..request }, Millis(0)).expect("live")
+    };
+    let machine =
+        |decision: &Decision| machines[ids.iter().position(|&id| id == decision.worker).expect("known")];
+    let home = send();
+    assert_eq!((home.reason, send().worker), (Reason::Home, home.worker));
+    let beside = machines.iter().filter(|&&other| other == machine(&home)).count() - 1;
+    let near: Vec<Decision> = (0..2 * beside).map(|_| send()).collect();
+    for decision in &near {
+        assert_eq!((decision.reason, decision.preferred), (Reason::Spill, Some(home.worker)));
+        assert_eq!(machine(decision), machine(&home));
+    }
+    let far = send();
+    assert_eq!((far.reason, far.preferred), (Reason::Spill, Some(home.worker)));
+    assert_ne!(machine(&far), machine(&home), "its machine is full");
+    assert!(in_flight(&router)[..5].iter().all(|&count| count <= 2), "{:?}", in_flight(&router));
+    assert_eq!(in_flight(&router)[5], 0, "nothing leaves the eligible workers");
+}
+
+#[test]
+fn a_request_may_bring_its_own_policy() {
+    let config = RouterConfig { policy: Policy::RoundRobin, ..RouterConfig::default() };
+    let router = router_of(config, 4);
+    let prompt = Prompt::Text(&[b"hello"]);
+    let send = |policy| {
+        router.route(&RouteRequest { policy, ..RouteRequest::new(prompt) }, Millis(0)).expect("live").reason
+    };
+    let hashed = Policy::PrefixAware { prefix_length: 1024, concurrency_threshold: None };
+    assert_eq!(
+        [send(None), send(Some(hashed)), send(None)],
+        [Reason::Baseline, Reason::Home, Reason::Baseline]
+    );
+}
+
+#[test]
 fn baselines_do_what_their_names_say() {
     let of = |name: &str| {
         router_of(RouterConfig { policy: Policy::parse(name).expect("known"), ..RouterConfig::default() }, 4)
