@@ -14,7 +14,7 @@ use trunkline_benches::fixture::{AMPLE, Index, Reader, router};
 use trunkline_benches::memory;
 use trunkline_benches::workload::{BLOCK, CLASSES, Cached, Numbers, Workload};
 use trunkline_core::index::{BatchMatches, Matches};
-use trunkline_core::{BlockHash, Millis, Prompt, RouteRequest, Router};
+use trunkline_core::{BlockHash, Millis, Prompt, RouteRequest, Router, RouterConfig, WorkerSpec};
 
 const SEED: u64 = 7;
 const WORKERS: usize = 64;
@@ -42,6 +42,7 @@ fn main() {
     find(&mut criterion, blocks);
     insert(&mut criterion, blocks);
     route(&mut criterion, blocks);
+    fleet(&mut criterion);
     contended(&mut criterion, blocks);
     criterion.final_summary();
 }
@@ -258,6 +259,27 @@ fn route(criterion: &mut Bench, blocks: usize) {
                 });
             }
         }
+    }
+}
+
+/// Short prompts that nobody has seen, in fleets of all sizes: what a decision costs that finds nothing and may go anywhere.
+fn fleet(criterion: &mut Bench) {
+    const TOKENS: usize = 64;
+    let mut group = criterion.benchmark_group("route/fleet");
+    for workers in [4, 64, 1024, 10_000] {
+        let router = Router::new(RouterConfig::default()).expect("default settings");
+        for worker in 0..workers {
+            router.add_worker(WorkerSpec::new(format!("w{worker}"))).expect("a new name");
+        }
+        let mut numbers = Numbers::new(SEED);
+        let mut make = || {
+            let mut prompt = Vec::with_capacity(TOKENS);
+            numbers.tokens(TOKENS, &mut prompt);
+            prompt
+        };
+        group.bench_function(BenchmarkId::new("workers", workers), |bencher| {
+            bencher.iter_custom(|count| timed(count, TOKENS, &mut make, |prompt| decide(&router, prompt)));
+        });
     }
 }
 
