@@ -29,8 +29,9 @@ use trunkline_core::{CandidateView, Explanation, Prompt, Reason, RouteRequest, W
 
 use crate::error::Error;
 use crate::fleet::Snapshot;
-use crate::path::{PathClass, behind_endpoint};
+use crate::path::PathClass;
 use crate::prompt::Located;
+use crate::sagemaker::RuntimePath;
 use crate::server::{Phase, Shared};
 
 type Shareds = State<Arc<Shared>>;
@@ -201,7 +202,7 @@ async fn explain(
     body: Bytes,
 ) -> Result<axum::Json<Value>, Refused> {
     let path = asked.path.as_deref().unwrap_or("/v1/chat/completions");
-    let class = PathClass::of(behind_endpoint(path).unwrap_or(path));
+    let class = PathClass::of(RuntimePath::of(path).map_or(path, |found| found.path));
     let located =
         Located::read(class, &body).ok_or_else(|| Refused::bad("the body is not JSON that could be read"))?;
     let snapshot = shared.fleet.snapshot();

@@ -6,6 +6,7 @@ use http::{Response, StatusCode};
 
 use crate::body::AnswerBody;
 use crate::endpoint::MAX_TARGET_BYTES;
+use crate::sagemaker::Invalid;
 use crate::upstream::FaultKind;
 
 /// Seconds that a client is asked to wait when all workers are busy or gone.
@@ -26,6 +27,12 @@ pub(crate) enum Refusal {
     LargeBody { max_bytes: usize },
     /// No worker is in rotation for this request.
     NoWorker,
+    /// None of the workers that could serve it has been well yet: their models are being loaded.
+    NotReady,
+    /// No worker serves the model that it asks for.
+    UnknownModel,
+    /// What it says in SageMaker's words is wrong.
+    Invalid(Invalid),
     /// The workers that were asked failed, the last one in this way.
     Failed(FaultKind),
 }
@@ -39,13 +46,17 @@ impl Refusal {
             Self::BrokenBody => StatusCode::BAD_REQUEST,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::LargeBody { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::NoWorker => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoWorker | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            Self::UnknownModel => StatusCode::NOT_FOUND,
+            Self::Invalid(Invalid::UnknownEndpoint) => StatusCode::NOT_FOUND,
+            Self::Invalid(_) => StatusCode::BAD_REQUEST,
             Self::Failed(FaultKind::FirstByteTimeout) => StatusCode::GATEWAY_TIMEOUT,
             Self::Failed(_) => StatusCode::BAD_GATEWAY,
         }
     }
 
-    fn message(&self) -> String {
+    /// What is wrong, for people.
+    pub(crate) fn message(&self) -> String {
         match self {
             Self::Method => "This method cannot be forwarded.".into(),
             Self::LongTarget => format!("Path and query are over the limit of {MAX_TARGET_BYTES} bytes."),
@@ -55,16 +66,25 @@ impl Refusal {
                 format!("The body of the request is over the limit of {max_bytes} bytes.")
             }
             Self::NoWorker => "No worker can take this request now.".into(),
+            Self::NotReady => "The workers of this model are still starting.".into(),
+            Self::UnknownModel => {
+                "No worker serves this model; GET /v1/models lists those that are served.".into()
+            }
+            Self::Invalid(invalid) => invalid.to_string(),
             Self::Failed(fault) => format!("No worker began to answer this request: {fault}."),
         }
     }
 
     fn kind(&self) -> &'static str {
         match self {
-            Self::Method | Self::LongTarget | Self::BrokenBody | Self::SlowBody | Self::LargeBody { .. } => {
-                "invalid_request_error"
-            }
-            Self::NoWorker => "service_unavailable",
+            Self::Method
+            | Self::LongTarget
+            | Self::BrokenBody
+            | Self::SlowBody
+            | Self::LargeBody { .. }
+            | Self::UnknownModel
+            | Self::Invalid(_) => "invalid_request_error",
+            Self::NoWorker | Self::NotReady => "service_unavailable",
             Self::Failed(_) => "upstream_error",
         }
     }
@@ -72,9 +92,14 @@ impl Refusal {
     /// The answer: `{"error": {"message", "type", "param", "code"}}`, with `Retry-After` where trying again may help.
     pub(crate) fn answer(&self) -> Response<AnswerBody> {
         let status = self.status();
-        let error = serde_json::json!({
+        let mut error = serde_json::json!({
             "error": {"message": self.message(), "type": self.kind(), "param": null, "code": status.as_u16()}
         });
+        if matches!(self, Self::UnknownModel) {
+            // OpenAI's own words for it, which clients look for.
+            error["error"]["param"] = "model".into();
+            error["error"]["code"] = "model_not_found".into();
+        }
         let mut answer = json(status, Bytes::from(error.to_string()));
         if status.is_server_error() {
             answer.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S.into());

@@ -20,6 +20,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use crate::booking::Booking;
+use crate::sagemaker::EventStream;
 use crate::server::Shared;
 use crate::upstream::Lease;
 use crate::usage::{self, Tail};
@@ -42,6 +43,8 @@ pub(crate) enum AnswerBody {
     Own(Option<Bytes>),
     /// Passed on from a worker.
     Relay(Box<Relay>),
+    /// Passed on from a worker in the frames of AWS's event stream.
+    Framed(Box<EventStream>),
 }
 
 impl From<Bytes> for AnswerBody {
@@ -61,6 +64,7 @@ impl Body for AnswerBody {
         match self.get_mut() {
             Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Relay(relay) => relay.poll(context),
+            Self::Framed(stream) => stream.poll(context),
         }
     }
 
@@ -68,6 +72,7 @@ impl Body for AnswerBody {
         match self {
             Self::Own(bytes) => bytes.is_none(),
             Self::Relay(relay) => relay.is_over(),
+            Self::Framed(stream) => stream.is_over(),
         }
     }
 
@@ -75,6 +80,7 @@ impl Body for AnswerBody {
         match self {
             Self::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Self::Relay(relay) => relay.size_hint(),
+            Self::Framed(_) => SizeHint::default(),
         }
     }
 }
@@ -105,6 +111,8 @@ pub(crate) struct Relay {
     first_token: FirstToken,
     tail: Tail,
     is_event_stream: bool,
+    /// Whether a cut is told in an event of the stream.
+    tells_cut: bool,
     shared: Arc<Shared>,
 }
 
@@ -115,6 +123,8 @@ pub(crate) struct RelayParts {
     pub(crate) lease: Lease,
     pub(crate) booking: Option<Booking>,
     pub(crate) is_event_stream: bool,
+    /// Whether the answer goes on in frames, which tell of a cut in their own way.
+    pub(crate) is_framed: bool,
     /// When the request arrived, if this is a generation, whose time to first token says how fast the worker is.
     pub(crate) since: Option<Instant>,
 }
@@ -122,7 +132,7 @@ pub(crate) struct RelayParts {
 impl Relay {
     /// Begins to pass an answer on.
     pub(crate) fn new(shared: Arc<Shared>, parts: RelayParts) -> Self {
-        let RelayParts { incoming, first, lease, mut booking, is_event_stream, since } = parts;
+        let RelayParts { incoming, first, lease, mut booking, is_event_stream, is_framed, since } = parts;
         let mut first_token = match since {
             Some(since) => FirstToken::Awaited { since, in_comment: false },
             None => FirstToken::Over,
@@ -140,6 +150,7 @@ impl Relay {
             first_token,
             tail: Tail::default(),
             is_event_stream,
+            tells_cut: is_event_stream && !is_framed,
             shared,
         };
         if relay.first.is_none() && relay.incoming.is_end_stream() {
@@ -148,7 +159,8 @@ impl Relay {
         relay
     }
 
-    fn is_over(&self) -> bool {
+    /// Whether nothing follows.
+    pub(crate) fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Over)
     }
 
@@ -160,7 +172,8 @@ impl Relay {
             .map_or_else(SizeHint::default, |rest| SizeHint::with_exact(ahead + rest))
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    /// The worker's next bytes, as they are.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         match self.stage {
             Stage::Passing => {}
             Stage::Cutting => {
@@ -235,7 +248,7 @@ impl Relay {
         self.booking = None;
         self.lease = None;
         self.shared.metrics.cut_answers.inc();
-        if self.is_event_stream {
+        if self.tells_cut {
             self.stage = Stage::Cutting;
             let event = if self.tail.ends_with(b"\n\n") { &CUT_EVENT[2..] } else { CUT_EVENT };
             return Ok(Frame::data(Bytes::from_static(event)));

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::sagemaker::{self, EndpointConfig};
 
 /// Settings of a [`Gateway`](crate::Gateway). Every default is what a fleet of GPU workers wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,9 @@ pub struct GatewayConfig {
     pub probe_interval: Duration,
     /// Whether answers carry `x-trunkline-worker` and `x-trunkline-decision`. Default true.
     pub annotate: bool,
+    /// Endpoints of SageMaker that are served below `/endpoints/{name}`. Default none: then any name stands for the whole
+    /// fleet.
+    pub endpoints: Vec<EndpointConfig>,
 }
 
 impl Default for GatewayConfig {
@@ -41,6 +45,7 @@ impl Default for GatewayConfig {
             first_byte_timeout: None,
             probe_interval: Duration::from_secs(1),
             annotate: true,
+            endpoints: Vec::new(),
         }
     }
 }
@@ -69,7 +74,7 @@ impl GatewayConfig {
         if !(Duration::from_millis(20)..=minute).contains(&self.probe_interval) {
             return refuse("probe_interval", format!("{:?}", self.probe_interval), "20 ms to 60 s");
         }
-        Ok(())
+        sagemaker::check(&self.endpoints)
     }
 
     /// Threads to start: the setting, or one per core.

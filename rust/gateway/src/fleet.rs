@@ -20,6 +20,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::health::Health;
 use crate::metrics::RequestTable;
+use crate::sagemaker::{Layout, Pools};
 use crate::upstream::Pool;
 
 /// Ids of a few workers.
@@ -71,10 +72,15 @@ pub(crate) struct Snapshot {
     restricted: HashMap<String, Vec<WorkerId>>,
     /// The merged answer to `GET /v1/models`; `None` while no worker could be asked.
     pub(crate) model_list: Option<Bytes>,
+    /// The workers of each variant and component.
+    pub(crate) pools: Pools,
 }
 
 impl Snapshot {
-    fn new(workers: Vec<Arc<Worker>>) -> Self {
+    fn new(workers: Vec<Arc<Worker>>, layout: &Layout) -> Self {
+        let id_of =
+            |url: &str| workers.iter().find(|worker| worker.endpoint.url == url).map(|worker| worker.id);
+        let pools = layout.pools(id_of);
         let mut by_id = vec![None; workers.last().map_or(0, |last| last.id.0 as usize + 1)];
         let mut first_entries: Vec<Model> = Vec::new();
         let mut servers: HashMap<String, Vec<WorkerId>> = HashMap::new();
@@ -106,7 +112,7 @@ impl Snapshot {
             let entries: Vec<&str> = first_entries.iter().map(|model| model.entry.get()).collect();
             Bytes::from(format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(",")))
         });
-        Self { workers, by_id, restricted: servers, model_list }
+        Self { workers, by_id, restricted: servers, model_list, pools }
     }
 
     /// The worker with this id.
@@ -130,6 +136,8 @@ impl Snapshot {
 pub(crate) struct Fleet {
     pub(crate) router: Arc<Router>,
     snapshot: ArcSwap<Snapshot>,
+    /// Which workers belong to which variant.
+    pub(crate) layout: Layout,
     /// Held while a new snapshot is made.
     change: Mutex<()>,
     threads: usize,
@@ -140,10 +148,11 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// An empty fleet for a gateway of so many threads.
-    pub(crate) fn new(router: Arc<Router>, threads: usize) -> Self {
+    pub(crate) fn new(router: Arc<Router>, threads: usize, layout: Layout) -> Self {
         Self {
             router,
-            snapshot: ArcSwap::default(),
+            snapshot: ArcSwap::new(Arc::new(Snapshot::new(Vec::new(), &layout))),
+            layout,
             change: Mutex::default(),
             threads,
             paused_until_ms: AtomicU64::new(0),
@@ -199,7 +208,7 @@ impl Fleet {
         let mut workers = self.snapshot().workers.clone();
         workers.push(Arc::clone(&worker));
         workers.sort_by_key(|worker| worker.id);
-        self.snapshot.store(Arc::new(Snapshot::new(workers)));
+        self.snapshot.store(Arc::new(Snapshot::new(workers, &self.layout)));
         Ok(worker)
     }
 
@@ -211,7 +220,7 @@ impl Fleet {
         let _ = self.router.remove_worker(worker.id);
         worker.health.retire();
         let workers = self.snapshot().workers.iter().filter(|other| other.id != worker.id).cloned().collect();
-        self.snapshot.store(Arc::new(Snapshot::new(workers)));
+        self.snapshot.store(Arc::new(Snapshot::new(workers, &self.layout)));
         worker.pool.clear();
         Ok(())
     }
@@ -244,7 +253,7 @@ impl Fleet {
         let _guard = self.change.lock();
         worker.models.store(Some(Arc::new(models)));
         let workers = self.snapshot().workers.clone();
-        self.snapshot.store(Arc::new(Snapshot::new(workers)));
+        self.snapshot.store(Arc::new(Snapshot::new(workers, &self.layout)));
     }
 
     /// `worker` said that it is busy.
@@ -315,7 +324,7 @@ mod tests {
     use super::*;
 
     fn fleet(urls: &[&str]) -> Fleet {
-        let fleet = Fleet::new(Arc::new(Router::new(RouterConfig::default()).unwrap()), 1);
+        let fleet = Fleet::new(Arc::new(Router::new(RouterConfig::default()).unwrap()), 1, Layout::default());
         for url in urls {
             fleet.add(url).unwrap();
         }
@@ -350,7 +359,7 @@ mod tests {
         let router = Arc::new(Router::new(RouterConfig::default()).unwrap());
         let id = router.add_worker(WorkerSpec { weight: 3, ..WorkerSpec::new("http://a:1") }).unwrap();
         router.drain_worker(id, true).unwrap();
-        let fleet = Fleet::new(Arc::clone(&router), 1);
+        let fleet = Fleet::new(Arc::clone(&router), 1, Layout::default());
         assert_eq!(fleet.add("http://a:1/").unwrap().id, id);
         let view = &router.workers()[0];
         assert_eq!((view.weight, view.draining, view.healthy), (3, false, true));

@@ -11,10 +11,6 @@ use trunkline_core::Decision;
 pub(crate) const WORKER: HeaderName = HeaderName::from_static("x-trunkline-worker");
 /// Says why that worker was chosen: `reason;matched_tokens/prompt_tokens`.
 pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-trunkline-decision");
-/// SageMaker's tenant key: requests with different keys share no prefix.
-pub(crate) const PREFIX_AWARE_ID: HeaderName = HeaderName::from_static("x-amzn-sagemaker-prefix-aware-id");
-/// SageMaker's adapter: overrides the body's `model`, as vLLM does it.
-pub(crate) const ADAPTER: HeaderName = HeaderName::from_static("x-amzn-sagemaker-adapter-identifier");
 
 fn is_hop_by_hop(name: &HeaderName) -> bool {
     match *name {

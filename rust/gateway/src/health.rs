@@ -39,6 +39,8 @@ const GONE_AFTER: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Health {
     up: AtomicBool,
+    /// Until it was well once: an engine that loads its model refuses connections for minutes.
+    starting: AtomicBool,
     /// Held while the router is told of a change, so that it hears of changes in their order.
     changing: Mutex<()>,
     connect_faults: AtomicU32,
@@ -52,6 +54,7 @@ impl Default for Health {
     fn default() -> Self {
         Self {
             up: AtomicBool::new(true),
+            starting: AtomicBool::new(true),
             changing: Mutex::default(),
             connect_faults: AtomicU32::new(0),
             cache_lost: AtomicBool::new(false),
@@ -67,9 +70,17 @@ impl Health {
         self.up.load(Ordering::Relaxed)
     }
 
+    /// Whether it has never been well so far.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.starting.load(Ordering::Relaxed)
+    }
+
     /// Sets the state; calls `tell` if that changed it. A retired worker's state is nobody's business any more: its id may
     /// belong to a worker of the same name that was added since.
     pub(crate) fn change(&self, up: bool, tell: impl FnOnce()) {
+        if up && self.is_starting() {
+            self.starting.store(false, Ordering::Relaxed);
+        }
         self.unless_retired(|| {
             if self.up.swap(up, Ordering::Relaxed) != up {
                 tell();

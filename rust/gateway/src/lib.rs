@@ -12,6 +12,7 @@
 //! | `server` | threads, the listener, start and end |
 //! | `proxy`, `place` | one request's life, and the choice of its worker |
 //! | `prompt`, `json`, `path` | what a body and a path say |
+//! | `sagemaker` | SageMaker's paths, headers, variants and event streams |
 //! | `fleet`, `endpoint` | who the workers are and what they serve |
 //! | `health`, `probe`, `backoff` | which of them get requests |
 //! | `upstream` | connections to them, and how those fail |
@@ -54,10 +55,12 @@ mod place;
 mod probe;
 mod prompt;
 mod proxy;
+mod sagemaker;
 mod server;
 mod upstream;
 mod usage;
 
 pub use config::GatewayConfig;
 pub use error::Error;
+pub use sagemaker::{EndpointConfig, VariantConfig, VariantWorker};
 pub use server::Gateway;

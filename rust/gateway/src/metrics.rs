@@ -272,6 +272,7 @@ mod tests {
     use trunkline_core::{Router, RouterConfig};
 
     use super::*;
+    use crate::sagemaker::Layout;
 
     #[test]
     fn codes_fold_into_a_bounded_set() {
@@ -283,7 +284,11 @@ mod tests {
 
     #[test]
     fn the_page_has_every_figure_and_drops_removed_workers() {
-        let fleet = Arc::new(Fleet::new(Arc::new(Router::new(RouterConfig::default()).unwrap()), 1));
+        let fleet = Arc::new(Fleet::new(
+            Arc::new(Router::new(RouterConfig::default()).unwrap()),
+            1,
+            Layout::default(),
+        ));
         let worker = fleet.add("http://a:1").unwrap();
         let metrics = Metrics::new(Arc::clone(&fleet));
         worker.requests.count(PathClass::Chat, 200);

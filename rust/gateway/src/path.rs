@@ -89,18 +89,6 @@ impl PathClass {
     }
 }
 
-/// What a worker serves under a path of SageMaker's endpoints; `None` for any other path, which stays as it is.
-///
-/// `/endpoints/{name}/invocations` becomes `/invocations`, `/endpoints/{name}/openai/v1/...` becomes `/v1/...`. The
-/// name stands for this gateway and is not looked at.
-pub(crate) fn behind_endpoint(path: &str) -> Option<&str> {
-    let (_, rest) = path.strip_prefix("/endpoints/")?.split_once('/')?;
-    if rest == "invocations" {
-        return Some("/invocations");
-    }
-    rest.strip_prefix("openai").filter(|openai| openai.starts_with("/v1/"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,20 +107,5 @@ mod tests {
         }
         assert!(!PathClass::Other.is_repeatable());
         assert!(PathClass::Tokenize.is_repeatable() && !PathClass::Tokenize.is_generation());
-    }
-
-    #[test]
-    fn sagemaker_paths_reach_what_the_worker_serves() {
-        let cases = [
-            ("/endpoints/llama-70b/invocations", Some("/invocations")),
-            ("/endpoints/e/openai/v1/chat/completions", Some("/v1/chat/completions")),
-            ("/invocations", None),
-            ("/endpoints/e", None),
-            ("/endpoints/e/openai/v2/x", None),
-            ("/endpoints/e/openaiv1/", None),
-        ];
-        for (path, wanted) in cases {
-            assert_eq!(behind_endpoint(path), wanted, "{path}");
-        }
     }
 }

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use http::header::HeaderValue;
 use trunkline_core::{Decision, Millis, Prompt, Reason, RouteRequest, WorkerId};
 
+use crate::answer::Refusal;
 use crate::booking::Booking;
 use crate::fleet::{Snapshot, Worker};
 use crate::headers;
 use crate::metrics::BY_LOAD;
 use crate::prompt::Located;
+use crate::sagemaker::Scope;
 use crate::server::Shared;
 
 /// A worker, booked, and why.
@@ -28,8 +30,19 @@ pub(crate) struct Placing<'a> {
     pub(crate) located: Option<Located<'a>>,
     /// A tenant key from a header.
     pub(crate) tenant: Option<&'a [u8]>,
+    /// The variant or component that it is for, if it is for one.
+    pub(crate) scope: Option<&'a Scope>,
     /// Workers that it must not go to again.
     pub(crate) tried: &'a [WorkerId],
+}
+
+/// The workers that a request may go to.
+#[derive(Clone, Copy)]
+struct Allowed<'a> {
+    /// `None` means all.
+    eligible: Option<&'a [WorkerId]>,
+    /// The machine of each, if they are known.
+    machines: &'a [u32],
 }
 
 impl Placing<'_> {
@@ -39,31 +52,55 @@ impl Placing<'_> {
         let snapshot = fleet.snapshot();
         let model = self.located.as_ref().and_then(|located| located.model.as_deref());
         let eligible = snapshot.eligible(model);
+        let is_live = |id| snapshot.get(id).is_some_and(|worker| worker.is_live());
+        let pool = self.scope.and_then(|scope| snapshot.pools.narrow(scope, eligible, is_live));
+        let allowed = match &pool {
+            Some(pool) => Allowed { eligible: Some(&pool.ids), machines: &pool.machines },
+            None => Allowed { eligible, machines: &[] },
+        };
         let now = self.shared.now();
         let mut exclude = fleet.paused(&snapshot, now);
         if exclude.is_empty() {
-            return self.choose_among(&snapshot, eligible, self.tried, now);
+            return self.choose_among(&snapshot, allowed, self.tried, now);
         }
         exclude.extend_from_slice(self.tried);
         // Better a busy worker than none.
-        let choice = self.choose_among(&snapshot, eligible, &exclude, now);
-        choice.or_else(|| self.choose_among(&snapshot, eligible, self.tried, now))
+        let choice = self.choose_among(&snapshot, allowed, &exclude, now);
+        choice.or_else(|| self.choose_among(&snapshot, allowed, self.tried, now))
+    }
+
+    /// Why [`choose`](Self::choose) found nobody for a request that was tried nowhere.
+    pub(crate) fn refusal(&self) -> Refusal {
+        let snapshot = self.shared.fleet.snapshot();
+        let model = self.located.as_ref().and_then(|located| located.model.as_deref());
+        let eligible = snapshot.eligible(model);
+        if eligible.is_some_and(<[WorkerId]>::is_empty) {
+            return Refusal::UnknownModel;
+        }
+        let pool = self.scope.and_then(|scope| snapshot.pools.narrow(scope, eligible, |_| false));
+        let eligible = pool.as_ref().map(|pool| pool.ids.as_slice()).or(eligible);
+        let allowed = |worker: &&Arc<Worker>| eligible.is_none_or(|eligible| eligible.contains(&worker.id));
+        let mut workers = snapshot.workers.iter().filter(allowed).peekable();
+        if workers.peek().is_some() && workers.all(|worker| worker.health.is_starting()) {
+            return Refusal::NotReady;
+        }
+        Refusal::NoWorker
     }
 
     fn choose_among(
         &self,
         snapshot: &Snapshot,
-        eligible: Option<&[WorkerId]>,
+        Allowed { eligible, machines }: Allowed<'_>,
         exclude: &[WorkerId],
         now: Millis,
     ) -> Option<Choice> {
+        let policy = self.scope.and_then(|scope| scope.policy);
         let by_prompt = self.located.as_ref().and_then(|located| {
             let (root, text_model) = (located.root(self.tenant), located.model_key());
             located.with_prompt(|prompt| {
-                self.route(
-                    &RouteRequest { root, eligible, exclude, text_model, ..RouteRequest::new(prompt) },
-                    now,
-                )
+                let request =
+                    RouteRequest { root, eligible, exclude, text_model, ..RouteRequest::new(prompt) };
+                self.route(&RouteRequest { policy, machines, ..request }, now)
             })
         });
         let (decision, reason) = match by_prompt {

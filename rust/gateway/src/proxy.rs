@@ -6,6 +6,8 @@
 //! *body* byte: engines send the head of a stream at once and compute afterwards, so a worker that dies in between
 //! costs nobody a thing.
 
+mod deliver;
+
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,9 +28,10 @@ use crate::endpoint::MAX_TARGET_BYTES;
 use crate::fleet::{Ids, Worker};
 use crate::headers;
 use crate::metrics::{CLIENT_CLOSED, Cause};
-use crate::path::{PathClass, behind_endpoint};
+use crate::path::PathClass;
 use crate::place::{Choice, Placing};
 use crate::prompt::Located;
+use crate::sagemaker::{self, EventStream, Invocation, RuntimePath};
 use crate::server::Shard;
 use crate::upstream::{self, Fault, FaultKind, Lease};
 
@@ -49,7 +52,8 @@ pub(crate) async fn serve(
     let since = Instant::now();
     let (parts, incoming) = request.into_parts();
     let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    let path = behind_endpoint(target.path()).map(str::to_owned);
+    let runtime = RuntimePath::of(target.path());
+    let path = runtime.map(|runtime| runtime.path.to_owned());
     let class = PathClass::of(path.as_deref().unwrap_or(target.path()));
     let own = |answer: Response<AnswerBody>| {
         shard.shared.metrics.own_answers.count(class, answer.status().as_u16());
@@ -74,7 +78,17 @@ pub(crate) async fn serve(
         Ok(body) => body,
         Err(refusal) => return own(refusal.answer()),
     };
-    let call = Call::new(shard, parts.method, target, path, class, parts.headers, body, since);
+    let (layout, sessions) = (&shard.shared.fleet.layout, &shard.shared.sessions);
+    let now = || shard.shared.now();
+    let invocation = match Invocation::admit(layout, sessions, runtime, class, &parts.headers, now) {
+        Ok(invocation) => invocation,
+        Err(invalid) => {
+            let refusal = Refusal::Invalid(invalid);
+            let is_invoke = runtime.is_some_and(|runtime| runtime.is_invoke());
+            return own(if is_invoke { sagemaker::answer(&refusal) } else { refusal.answer() });
+        }
+    };
+    let call = Call::new(shard, parts.method, target, path, class, parts.headers, body, since, invocation);
     Ok(call.answer().await)
 }
 
@@ -119,8 +133,8 @@ struct Call {
     headers: HeaderMap,
     body: Bytes,
     since: Instant,
-    tenant: Option<HeaderValue>,
-    adapter: Option<HeaderValue>,
+    /// What it says in SageMaker's words, on a path of theirs.
+    invocation: Option<Box<Invocation>>,
     /// Workers that were asked.
     tried: Ids,
     answered: bool,
@@ -159,16 +173,13 @@ impl Call {
         mut headers: HeaderMap,
         body: Bytes,
         since: Instant,
+        invocation: Option<Box<Invocation>>,
     ) -> Self {
         let is_chunked = headers.keys().any(|name| *name == header::TRANSFER_ENCODING);
-        // SageMaker's headers mean something where SageMaker's clients call.
-        let (tenant, adapter) = match class {
-            PathClass::Invocations => {
-                (headers.get(headers::PREFIX_AWARE_ID).cloned(), headers.get(headers::ADAPTER).cloned())
-            }
-            _ => (None, None),
-        };
         headers::strip_request(&mut headers);
+        if let Some(invocation) = &invocation {
+            invocation.prepare_request(&mut headers);
+        }
         // A body that came in chunks is sent in one piece.
         if is_chunked {
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
@@ -182,8 +193,7 @@ impl Call {
             headers,
             body,
             since,
-            tenant,
-            adapter,
+            invocation,
             tried: Ids::new(),
             answered: false,
         }
@@ -217,7 +227,7 @@ impl Call {
                 Ok(begun) => {
                     let verdict = self.judge(&begun, &worker);
                     if verdict == Verdict::Final || !self.is_repeatable() {
-                        return self.pass_on(begun, &worker, annotation, Some(booking));
+                        return self.deliver(begun, &worker, annotation, Some(booking)).await;
                     }
                     // Its books are closed here; its answer is kept in case that nobody does better.
                     drop(booking);
@@ -243,23 +253,49 @@ impl Call {
             }
         }
         match last {
-            Some((begun, worker, annotation)) => self.pass_on(begun, &worker, annotation, None),
+            Some((begun, worker, annotation)) => self.deliver(begun, &worker, annotation, None).await,
             None => {
+                if self.tried.is_empty() {
+                    refusal = self.placing().refusal();
+                }
                 self.answered = true;
-                shared.metrics.own_answers.count(self.class, refusal.status().as_u16());
-                refusal.answer()
+                let answer = if self.is_invoke() { sagemaker::answer(&refusal) } else { refusal.answer() };
+                shared.metrics.own_answers.count(self.class, answer.status().as_u16());
+                answer
             }
         }
     }
 
     /// Chooses a worker that was not tried and books the request there.
     fn choose(&self) -> Option<Choice> {
+        self.placing().choose()
+    }
+
+    /// What is known for the choice of a worker.
+    fn placing(&self) -> Placing<'_> {
         let mut located = if self.is_generation() { Located::read(self.class, &self.body) } else { None };
-        if let (Some(located), Some(adapter)) = (&mut located, &self.adapter) {
-            located.model = adapter.to_str().ok().map(Cow::Borrowed).or(located.model.take());
+        let invocation = self.invocation.as_deref();
+        if invocation.is_some_and(Invocation::hashes_any_body)
+            && !located.as_ref().is_some_and(Located::has_prompt)
+        {
+            located = Some(Located::whole(&self.body));
         }
-        let tenant = self.tenant.as_ref().map(HeaderValue::as_bytes);
-        Placing { shared: &self.shard.shared, located, tenant, tried: &self.tried }.choose()
+        let model = invocation.and_then(|invocation| invocation.model.as_ref()?.to_str().ok());
+        if let (Some(located), Some(model)) = (&mut located, model) {
+            located.model = Some(Cow::Borrowed(model));
+        }
+        Placing {
+            shared: &self.shard.shared,
+            located,
+            tenant: invocation.and_then(|invocation| Some(invocation.tenant.as_ref()?.as_bytes())),
+            scope: invocation.and_then(|invocation| invocation.scope.as_ref()),
+            tried: &self.tried,
+        }
+    }
+
+    /// Whether errors are to be SageMaker's.
+    fn is_invoke(&self) -> bool {
+        self.invocation.as_deref().is_some_and(Invocation::is_invoke)
     }
 
     /// Sends it to `worker` and waits until its answer has begun.
@@ -378,10 +414,6 @@ impl Call {
         let Begun { mut parts, incoming, first, lease } = begun;
         worker.requests.count(self.class, parts.status.as_u16());
         headers::strip_answer(&mut parts.headers);
-        if let Some(annotation) = annotation {
-            parts.headers.insert(headers::WORKER, worker.endpoint.url_header.clone());
-            parts.headers.insert(headers::DECISION, annotation);
-        }
         let is_busy = matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         if is_busy && !parts.headers.contains_key(header::RETRY_AFTER) {
             parts.headers.insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
@@ -390,8 +422,15 @@ impl Call {
             parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
         let is_event_stream = content_type.starts_with(b"text/event-stream");
         let since = (self.is_generation() && parts.status == StatusCode::OK).then_some(self.since);
-        let parts_of_relay = RelayParts { incoming, first, lease, booking, is_event_stream, since };
+        let is_framed = self.invocation.as_deref().is_some_and(Invocation::is_framed);
+        self.annotate(&mut parts, worker, annotation);
+        let parts_of_relay =
+            RelayParts { incoming, first, lease, booking, is_event_stream, is_framed, since };
         let relay = Relay::new(Arc::clone(shared), parts_of_relay);
+        if is_framed {
+            Invocation::announce_frames(&mut parts.headers);
+            return Response::from_parts(parts, AnswerBody::Framed(Box::new(EventStream::new(relay))));
+        }
         Response::from_parts(parts, AnswerBody::Relay(Box::new(relay)))
     }
 }

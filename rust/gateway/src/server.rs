@@ -27,6 +27,7 @@ use crate::fleet::{Fleet, Worker};
 use crate::health;
 use crate::metrics::Metrics;
 use crate::proxy;
+use crate::sagemaker::{Layout, Sessions};
 
 /// Longest wait for the head of a client's next request, idle time included: as long as nginx keeps a connection.
 const CLIENT_IDLE: Duration = Duration::from_secs(75);
@@ -55,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) config: GatewayConfig,
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) metrics: Metrics,
+    /// Which worker keeps which of SageMaker's sessions.
+    pub(crate) sessions: Sessions,
     started: Instant,
     phase: watch::Sender<Phase>,
     gate: Gate,
@@ -172,11 +175,13 @@ impl Gateway {
             .map(|(listener, asked)| address(listener, asked))
             .transpose()?;
 
-        let fleet = Arc::new(Fleet::new(router, thread_count));
+        let layout = Layout::new(&config.endpoints)?;
+        let fleet = Arc::new(Fleet::new(router, thread_count, layout));
         let shared = Arc::new(Shared {
             config,
             metrics: Metrics::new(Arc::clone(&fleet)),
             fleet,
+            sessions: Sessions::default(),
             started: Instant::now(),
             phase: watch::Sender::new(Phase::Serving),
             gate: Gate {
@@ -187,6 +192,11 @@ impl Gateway {
         });
         for url in worker_urls {
             shared.add_worker(url)?;
+        }
+        for url in shared.fleet.layout.urls() {
+            if shared.fleet.find(url).is_err() {
+                shared.add_worker(url)?;
+            }
         }
         let (shards, inboxes): (Vec<_>, Vec<_>) = (0..thread_count)
             .map(|number| {

@@ -53,6 +53,20 @@ impl<'a> Located<'a> {
         scanner.is_at_end().then_some(located)
     }
 
+    /// A body of no known shape, all of it the prompt.
+    pub(crate) fn whole(body: &'a [u8]) -> Self {
+        Self { prompt: Found::Text(Pieces::from_iter([Piece::Plain(body)])), ..Self::default() }
+    }
+
+    /// Whether it holds a prompt.
+    pub(crate) fn has_prompt(&self) -> bool {
+        match &self.prompt {
+            Found::Nothing => false,
+            Found::Text(pieces) => !pieces.is_empty(),
+            Found::Tokens(ids) => !ids.is_empty(),
+        }
+    }
+
     /// What makes equal prompts different cache entries. `tenant` is a tenant key from a header; the body's own one
     /// adds up.
     pub(crate) fn root(&self, tenant: Option<&[u8]>) -> Root {

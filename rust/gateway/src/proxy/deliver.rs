@@ -1,0 +1,61 @@
+//! Whose words an answer is handed over in: the worker's own, or SageMaker's around a worker's error.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response};
+use http_body_util::{BodyExt, Limited};
+
+use super::{BODY_PAUSE, Begun, Call};
+use crate::body::AnswerBody;
+use crate::booking::Booking;
+use crate::fleet::Worker;
+use crate::{headers, sagemaker};
+
+impl Call {
+    /// Hands an answer over: as it is, or an error in SageMaker's words where those are spoken.
+    pub(super) async fn deliver(
+        mut self,
+        begun: Begun,
+        worker: &Worker,
+        annotation: Option<HeaderValue>,
+        booking: Option<Booking>,
+    ) -> Response<AnswerBody> {
+        let status = begun.parts.status;
+        if !self.is_invoke() || status.is_success() {
+            return self.pass_on(begun, worker, annotation, booking);
+        }
+        let Begun { incoming, lease, .. } = begun;
+        let original = Limited::new(incoming, sagemaker::MAX_ORIGINAL_BYTES).collect();
+        // A worker that says too much or too little has said that it failed.
+        let original = match tokio::time::timeout(BODY_PAUSE, original).await {
+            Ok(Ok(body)) => {
+                lease.give_back();
+                body.to_bytes()
+            }
+            Ok(Err(_)) | Err(_) => Bytes::new(),
+        };
+        self.answered = true;
+        let answer = sagemaker::of_worker(status, &original);
+        worker.requests.count(self.class, answer.status().as_u16());
+        let (mut parts, body) = answer.into_parts();
+        self.annotate(&mut parts, worker, annotation);
+        drop(booking);
+        Response::from_parts(parts, body)
+    }
+
+    /// Says in an answer where it comes from.
+    pub(super) fn annotate(
+        &self,
+        parts: &mut http::response::Parts,
+        worker: &Worker,
+        annotation: Option<HeaderValue>,
+    ) {
+        if let Some(annotation) = annotation {
+            parts.headers.insert(headers::WORKER, worker.endpoint.url_header.clone());
+            parts.headers.insert(headers::DECISION, annotation);
+        }
+        if let Some(invocation) = &self.invocation {
+            let shared = &self.shard.shared;
+            invocation.prepare_answer(&mut parts.headers, &shared.sessions, worker.id, shared.now());
+        }
+    }
+}
