@@ -1,6 +1,6 @@
 # Types of the compiled module, checked against it by mypy.stubtest. What a method means is said in its docstring.
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias, final
 
@@ -365,6 +365,7 @@ class Gateway:
         first_byte_timeout_s: float | None = None,
         probe_interval_s: float = 1.0,
         annotate: bool = True,
+        endpoints: Sequence[Mapping[str, Any]] = ...,
     ) -> Self: ...
     @property
     def host(self) -> str: ...

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
+import msgspec
 
 from ._core import TrunklineError, __version__
 from .config import MockWorkerSettings, ServeSettings, Settings, SettingsError
@@ -56,7 +57,7 @@ def _settings_options(settings: type[Settings]) -> Callable[[_Command], _Command
     """Give a command a flag for each setting, and --config."""
 
     def decorate(command: _Command) -> _Command:
-        for field in reversed(list(settings.fields())):
+        for field in reversed([field for field in settings.fields() if not field.is_table]):
             flag = f"{field.flag}/--no-{field.flag[2:]}" if field.is_switch else field.flag
             text = field.help
             if not field.is_switch:
@@ -119,7 +120,7 @@ def config(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # noqa
     """
     with _failures():
         settings, sources = ServeSettings.load(flags=_given(flags), file=config)
-    shown = {key: getattr(settings, key) for key in sources}
+    shown = {key: msgspec.to_builtins(getattr(settings, key)) for key in sources}
     if as_json:
         click.echo(json.dumps({key: {"value": shown[key], "source": sources[key]} for key in shown}, indent=2))
         return

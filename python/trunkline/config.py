@@ -42,6 +42,13 @@ Size = Annotated[
         extra={"allowed": "a size like 256MiB (B, kB, MB, GB, KiB, MiB, GiB)", "metavar": "SIZE"},
     ),
 ]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$",
+        extra={"allowed": "1 to 63 letters, digits and hyphens, a letter or digit first", "metavar": "NAME"},
+    ),
+]
 PolicyName = Annotated[
     Literal["kv_aware", "prefix_aware", "least_outstanding", "round_robin", "random"], Meta(extra={"metavar": "NAME"})
 ]
@@ -92,6 +99,15 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.default, bool)
 
     @property
+    def is_table(self) -> bool:
+        """Whether its items are tables, which only a file can hold."""
+        info = msgspec.inspect.type_info(self.type)
+        kinds = msgspec.inspect
+        while isinstance(info, kinds.Metadata):
+            info = info.type
+        return isinstance(info, kinds.VarTupleType) and isinstance(info.item_type, kinds.StructType)
+
+    @property
     def allowed(self) -> str:
         """Its range, in words."""
         return _describe(msgspec.inspect.type_info(self.type))
@@ -103,7 +119,8 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.convert(value, self.type, strict=False)
         except msgspec.ValidationError as refused:
-            raise SettingsError(self.name, value, allowed=self.allowed, source=source) from refused
+            allowed = f"{self.allowed}; {refused}" if self.is_table else self.allowed
+            raise SettingsError(self.name, value, allowed=allowed, source=source) from refused
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +132,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         hints = typing.get_type_hints(cls, include_extras=True)
         for field in msgspec.structs.fields(cls):
             yield Field(name=field.name, type=hints[field.name], default=field.default)
+
+    @classmethod
+    def implied(cls, values: Mapping[str, object]) -> set[str]:
+        """Keys that need no value because of these values."""
+        del values
+        return set()
 
     @classmethod
     def load(
@@ -144,9 +167,48 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     raise SettingsError(key, value, allowed=f"one of the keys {', '.join(fields)}", source=source)
                 values[key] = fields[key].parse(value, source=source)
                 sources[key] = source
-        for key in fields.keys() - values.keys():
+        for key in fields.keys() - values.keys() - cls.implied(values):
             fields[key].parse(fields[key].default, source="default")
         return cls(**values), sources
+
+
+class VariantWorker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A worker of a production variant: with `component`, one copy of that inference component.
+
+    instance: the machine that it runs on, as any name; a copy at its threshold spills to another one there first.
+    """
+
+    url: Url
+    instance: Name | None = None
+    component: Name | None = None
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A production variant: a share (`weight`) of an endpoint's requests, its workers, and how one of them is chosen.
+
+    prefix_length, concurrency_threshold: of PREFIX_AWARE, which needs both; SageMaker's ranges.  The default strategy
+    is KV_AWARE, because it is what this gateway is for; SageMaker's own is RANDOM.
+    """
+
+    name: Name
+    workers: Annotated[tuple[VariantWorker, ...], Meta(min_length=1)]
+    weight: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
+    routing_strategy: Literal["RANDOM", "LEAST_OUTSTANDING_REQUESTS", "PREFIX_AWARE", "KV_AWARE"] = "KV_AWARE"
+    prefix_length: Annotated[int, Meta(ge=1024, le=65536)] | None = None
+    concurrency_threshold: Annotated[int, Meta(ge=1, le=1024)] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse parameters without their strategy, and the strategy without its parameters."""
+        given = [value is not None for value in (self.prefix_length, self.concurrency_threshold)]
+        if given != [self.routing_strategy == "PREFIX_AWARE"] * 2:
+            raise ValueError("PREFIX_AWARE needs prefix_length and concurrency_threshold, the others take neither")
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An endpoint of SageMaker: what clients name in `/endpoints/{name}/...`, and the variants behind it."""
+
+    name: Name
+    variants: Annotated[tuple[Variant, ...], Meta(min_length=1)]
 
 
 class ServeSettings(Settings, frozen=True, kw_only=True):
@@ -188,6 +250,15 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         float, Meta(ge=0, le=86400, description="After SIGTERM, longest wait for running requests.")
     ] = 30.0
     annotate: Annotated[bool, Meta(description="Add x-trunkline-* headers to answers.")] = True
+    endpoints: Annotated[
+        tuple[Endpoint, ...],
+        Meta(description="SageMaker endpoints with their variants and workers; tables of a file only."),
+    ] = ()
+
+    @classmethod
+    def implied(cls, values: Mapping[str, object]) -> set[str]:
+        """Endpoints bring their own workers."""
+        return {"workers"} if values.get("endpoints") else set()
 
 
 _MODELLED = MockWorker.DEFAULTS
@@ -249,6 +320,8 @@ def _describe(info: msgspec.inspect.Type) -> str:
             text = "true or false"
         case kinds.NoneType():
             text = "null"
+        case kinds.StructType():
+            text = f"a table with the keys {', '.join(field.name for field in info.fields)}"
         case _:
             text = "a text that is not empty"
     return text

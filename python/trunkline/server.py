@@ -13,6 +13,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ._core import Gateway, MockWorker, Router, __version__
 
 if TYPE_CHECKING:
@@ -49,10 +51,11 @@ def serve(settings: ServeSettings) -> int:
         first_byte_timeout_s=settings.first_byte_timeout_s,
         probe_interval_s=settings.probe_interval_s,
         annotate=settings.annotate,
+        endpoints=msgspec.to_builtins(settings.endpoints),
     )
     with gateway:
         _say(
-            f"trunkline {__version__} on {_url(gateway.host, gateway.port)} for {len(settings.workers)} workers, "
+            f"trunkline {__version__} on {_url(gateway.host, gateway.port)} for {len(router.workers)} workers, "
             f"policy {settings.policy}, admin on {_url(settings.admin_host, gateway.admin_port)}"
         )
         _wait_for_signal()

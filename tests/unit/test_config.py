@@ -104,6 +104,61 @@ def test_no_worker_is_refused() -> None:
     assert (refused.value.key, refused.value.source) == ("workers", "default")
 
 
+def endpoints_file(folder: Path, variant: str) -> Path:
+    file = folder / "trunkline.toml"
+    worker = '[[endpoints.variants.workers]]\nurl = "http://a:1"\ninstance = "i-1"\n'
+    file.write_text(f'[[endpoints]]\nname = "llama-70b"\n[[endpoints.variants]]\nname = "blue"\n{variant}\n{worker}')
+    return file
+
+
+def test_endpoints_are_tables_of_a_file_and_bring_their_workers(tmp_path: Path) -> None:
+    text = 'routing_strategy = "PREFIX_AWARE"\nprefix_length = 4096\nconcurrency_threshold = 40\nweight = 0'
+    settings, sources = ServeSettings.load(flags={}, environment={}, file=endpoints_file(tmp_path, text))
+    [variant] = settings.endpoints[0].variants
+    assert (settings.endpoints[0].name, variant.name, variant.weight) == ("llama-70b", "blue", 0)
+    assert (variant.routing_strategy, variant.prefix_length, variant.concurrency_threshold) == (
+        "PREFIX_AWARE",
+        4096,
+        40,
+    )
+    assert (variant.workers[0].url, variant.workers[0].instance, variant.workers[0].component) == (
+        "http://a:1",
+        "i-1",
+        None,
+    )
+    assert (settings.workers, sources["endpoints"].endswith(".toml")) == ((), True)
+
+
+@pytest.mark.parametrize(
+    ("variant", "words"),
+    [
+        ('routing_strategy = "PREFIX_AWARE"', "PREFIX_AWARE needs prefix_length"),
+        ('routing_strategy = "PREFIX_AWARE"\nprefix_length = 4096', "PREFIX_AWARE needs prefix_length"),
+        ("prefix_length = 4096\nconcurrency_threshold = 10", "the others take neither"),
+        (
+            'routing_strategy = "PREFIX_AWARE"\nprefix_length = 1023\nconcurrency_threshold = 1',
+            r"variants\[0\].prefix_length",
+        ),
+        (
+            'routing_strategy = "PREFIX_AWARE"\nprefix_length = 1024\nconcurrency_threshold = 1025',
+            "concurrency_threshold",
+        ),
+        ('routing_strategy = "BEST"', "BEST"),
+        ("weight = -1", "weight"),
+        ("wait = 1", "unknown field `wait`"),
+    ],
+)
+def test_an_unfit_endpoint_is_refused_at_its_place(tmp_path: Path, variant: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words) as refused:
+        ServeSettings.load(flags={}, environment={}, file=endpoints_file(tmp_path, variant))
+    assert refused.value.key == "endpoints"
+
+
+def test_endpoints_cannot_be_a_line_of_the_environment() -> None:
+    with pytest.raises(SettingsError, match="a table with the keys name, variants"):
+        ServeSettings.load(flags=WORKERS, environment={"TRUNKLINE_ENDPOINTS": "llama"})
+
+
 def test_what_kubernetes_says_of_a_service_named_trunkline_is_no_setting() -> None:
     environment = {
         "TRUNKLINE_SERVICE_HOST": "10.0.0.1",
@@ -135,7 +190,7 @@ def test_every_setting_has_a_meaning_a_flag_and_a_range(settings: type[ServeSett
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     library = inspect.signature(Gateway).parameters
     command = {field.name: field.default for field in ServeSettings.fields()}
-    shared = library.keys() & command.keys() - {"workers", "max_body", "admin_port"}
+    shared = library.keys() & command.keys() - {"workers", "max_body", "admin_port", "endpoints"}
     assert {"host", "port", "threads", "connect_timeout_s", "annotate"} < shared
     assert {name: library[name].default for name in shared} == {name: command[name] for name in shared}
     router = inspect.signature(Router).parameters

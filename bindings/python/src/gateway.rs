@@ -6,8 +6,9 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use pyo3::prelude::*;
 use trunkline_gateway as gateway;
-use trunkline_gateway::GatewayConfig;
+use trunkline_gateway::{EndpointConfig, GatewayConfig};
 
+use crate::endpoints::Endpoint;
 use crate::error;
 use crate::net::{address, seconds};
 use crate::router::Router;
@@ -38,7 +39,7 @@ impl Gateway {
     /// threads: that carry requests, 0 for one per core.  max_body: largest request body, bytes or text like "64MiB".
     /// connect_timeout_s: longest wait for a connection to a worker.  first_byte_timeout_s: longest wait for the head of an
     /// answer; None waits for ever.  probe_interval_s: time between two health probes of a worker.  annotate: whether
-    /// answers carry x-trunkline-* headers.
+    /// answers carry x-trunkline-* headers.  endpoints: SageMaker's, as mappings with the keys of the configuration file.
     ///
     /// Raises ConfigError, DuplicateWorkerError, OSError if an address cannot be listened on.
     #[new]
@@ -56,6 +57,7 @@ impl Gateway {
         first_byte_timeout_s = None,
         probe_interval_s = 1.0,
         annotate = true,
+        endpoints = Vec::new(),
     ))]
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a list of str by value")]
     fn new(
@@ -72,6 +74,7 @@ impl Gateway {
         first_byte_timeout_s: Option<f64>,
         probe_interval_s: f64,
         annotate: bool,
+        endpoints: Vec<Endpoint>,
     ) -> PyResult<Self> {
         let defaults = GatewayConfig::default();
         let config = GatewayConfig {
@@ -86,6 +89,11 @@ impl Gateway {
                 .transpose()?,
             probe_interval: seconds(py, "probe_interval_s", probe_interval_s)?,
             annotate,
+            endpoints: endpoints
+                .into_iter()
+                .map(EndpointConfig::try_from)
+                .collect::<Result<_, _>>()
+                .map_err(|refused| error::gateway(py, refused))?,
         };
         let core = Arc::clone(&router.get().shared.core);
         let running = py

@@ -10,6 +10,7 @@ mod buffer;
 mod clock;
 mod columns;
 mod decision;
+mod endpoints;
 mod error;
 mod gateway;
 mod index;

@@ -37,6 +37,37 @@ pub struct VariantConfig {
     pub workers: Vec<VariantWorker>,
 }
 
+impl VariantConfig {
+    /// The policy of a `RoutingStrategy`: `RANDOM`, `LEAST_OUTSTANDING_REQUESTS`, `PREFIX_AWARE` or `KV_AWARE`. `PrefixLength`
+    /// (1,024 to 65,536) and `ConcurrencyThreshold` (1 to 1,024) are `PREFIX_AWARE`'s, which needs both.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for another name or a parameter that is missing or one too many, [`Error::Router`] for one out of
+    /// range.
+    pub fn routing_policy(
+        strategy: &str,
+        prefix_length: Option<u32>,
+        concurrency_threshold: Option<u32>,
+    ) -> Result<Policy, Error> {
+        let policy = match (strategy, prefix_length, concurrency_threshold) {
+            ("PREFIX_AWARE", Some(prefix_length), Some(_)) => {
+                Policy::PrefixAware { prefix_length, concurrency_threshold }
+            }
+            ("RANDOM", None, None) => Policy::Random,
+            ("LEAST_OUTSTANDING_REQUESTS", None, None) => Policy::LeastOutstanding,
+            ("KV_AWARE", None, None) => Policy::KvAware,
+            _ => {
+                let allowed = "RANDOM, LEAST_OUTSTANDING_REQUESTS, KV_AWARE, or PREFIX_AWARE with prefix_length and \
+                               concurrency_threshold";
+                let value = strategy.to_owned();
+                return Err(Error::Config { key: "routing_strategy", value, allowed });
+            }
+        };
+        policy.check()?;
+        Ok(policy)
+    }
+}
+
 /// A worker of a variant: with a component, one copy of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VariantWorker {
@@ -123,7 +154,7 @@ fn require(holds: bool, key: &'static str, value: &str, allowed: &'static str) -
 mod tests {
     use super::*;
 
-    pub(crate) fn worker(url: &str, component: Option<&str>) -> VariantWorker {
+    fn worker(url: &str, component: Option<&str>) -> VariantWorker {
         VariantWorker { url: url.into(), instance: None, component: component.map(str::to_owned) }
     }
 
@@ -133,6 +164,28 @@ mod tests {
 
     fn endpoint(name: &str, variants: Vec<VariantConfig>) -> EndpointConfig {
         EndpointConfig { name: name.into(), variants }
+    }
+
+    #[test]
+    fn strategies_have_sagemakers_names_and_parameters() {
+        let of = VariantConfig::routing_policy;
+        assert_eq!(of("RANDOM", None, None).unwrap(), Policy::Random);
+        assert_eq!(of("LEAST_OUTSTANDING_REQUESTS", None, None).unwrap(), Policy::LeastOutstanding);
+        assert_eq!(of("KV_AWARE", None, None).unwrap(), Policy::KvAware);
+        let wanted = Policy::PrefixAware { prefix_length: 1024, concurrency_threshold: Some(1) };
+        assert_eq!(of("PREFIX_AWARE", Some(1024), Some(1)).unwrap(), wanted);
+        for (strategy, length, threshold) in [
+            ("PREFIX_AWARE", None, Some(10)),
+            ("PREFIX_AWARE", Some(4096), None),
+            ("PREFIX_AWARE", Some(1023), Some(10)),
+            ("PREFIX_AWARE", Some(65_537), Some(10)),
+            ("PREFIX_AWARE", Some(4096), Some(0)),
+            ("PREFIX_AWARE", Some(4096), Some(1025)),
+            ("RANDOM", Some(4096), None),
+            ("random", None, None),
+        ] {
+            assert!(of(strategy, length, threshold).is_err(), "{strategy} {length:?} {threshold:?}");
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::error::ApiError;
+use super::fields::Fields;
 use crate::driver::Delivery;
 use crate::tokens::token_text;
 
@@ -10,6 +12,14 @@ use crate::tokens::token_text;
 pub(crate) enum Kind {
     Chat,
     Completion,
+}
+
+impl Kind {
+    /// What a body that came to `/invocations` asks for: a chat if it has messages, else a completion.
+    pub(crate) fn of_shape(body: &[u8]) -> Result<Self, ApiError> {
+        let is_chat = Fields::parse(body)?.get("messages").is_some();
+        Ok(if is_chat { Self::Chat } else { Self::Completion })
+    }
 }
 
 /// Tokens of a request, counted as OpenAI's API does.

@@ -82,6 +82,11 @@ impl Api {
                 post()?;
                 generate(self, Kind::Completion, &json_body(request).await?).await
             }
+            "/invocations" => {
+                post()?;
+                let body = json_body(request).await?;
+                generate(self, Kind::of_shape(&body)?, &body).await
+            }
             "/v1/embeddings" => {
                 post()?;
                 embed(self, &json_body(request).await?).await
