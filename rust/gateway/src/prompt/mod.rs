@@ -230,7 +230,7 @@ impl Field {
             (b"prompt", C::Completions | C::Generate | C::Invocations | C::Tokenize)
             | (b"input", C::Responses | C::Embeddings | C::Invocations)
             | (b"text" | b"inputs" | b"input_ids" | b"token_ids", C::Generate | C::Invocations)
-            | (b"query", C::Rerank | C::Invocations)
+            | (b"query", C::Rerank | C::Score | C::Invocations)
             | (b"text_1" | b"queries", C::Score | C::Invocations) => Self::Prompt,
             _ => Self::Skip,
         }

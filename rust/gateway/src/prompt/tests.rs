@@ -93,6 +93,8 @@ fn finds_the_prompt_of_every_shape() {
         (C::Generate, json!({"input_ids": [5, 6]}), Seen::Tokens(vec![5, 6])),
         (C::Rerank, json!({"query": "q", "documents": ["a"]}), text("q")),
         (C::Score, json!({"text_1": "q", "text_2": ["a"]}), text("q")),
+        (C::Score, json!({"query": "q", "items": ["a"]}), text("q")),
+        (C::Chat, json!({"messages": [user, [{"role": "user", "content": "other"}]]}), text(hi)),
         (C::Tokenize, json!({"prompt": "hi"}), text("hi")),
         (C::Invocations, json!({"messages": user, "prompt": "no"}), text(hi)),
         (C::Invocations, json!({"prompt": "hi"}), text("hi")),

@@ -87,12 +87,15 @@ impl<'a> TextSink<'_, 'a> {
         Ok(())
     }
 
-    /// A list of messages; anything else is skipped.
+    /// A list of messages, or the first of several conversations; anything else is skipped.
     pub(super) fn messages(&mut self, scanner: &mut Scanner<'a>) -> Result<()> {
-        if scanner.peek()? == b'[' {
-            return scanner.array(|scanner| self.message(scanner));
+        if scanner.peek()? != b'[' {
+            return scanner.skip().map(drop);
         }
-        scanner.skip().map(drop)
+        if scanner.first_item()? == b'[' {
+            return scanner.first_of_array(|scanner| scanner.array(|scanner| self.message(scanner)));
+        }
+        scanner.array(|scanner| self.message(scanner))
     }
 
     /// One message, or one item of a Responses conversation.
