@@ -226,7 +226,7 @@ def workers(context: click.Context, *, admin_url: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    columns = ("id", "url", "healthy", "draining", "in_flight", "queued_tokens", "cached_blocks", "decisions")
+    columns = ("id", "url", "engine", "healthy", "draining", "in_flight", "queued_tokens", "cached_blocks", "decisions")
     _echo_table(columns, [[_plain(worker[column]) for column in columns] for worker in found])
 
 

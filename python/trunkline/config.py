@@ -31,8 +31,8 @@ Host = Annotated[str, Meta(min_length=1, extra={"metavar": "HOST"})]
 Url = Annotated[
     str,
     Meta(
-        pattern=r"^http://[^/?#\s@]+(/[^?#\s]*)?$",
-        extra={"allowed": "a URL, http://host[:port][/prefix]", "metavar": "URL"},
+        pattern=r"^http://[^/?#\s@]+(/[^?#\s]*)?(#engine=(vllm|sglang|trtllm|tgi))?$",
+        extra={"allowed": "a URL, http://host[:port][/prefix][#engine=vllm|sglang|trtllm|tgi]", "metavar": "URL"},
     ),
 ]
 Size = Annotated[
@@ -220,7 +220,11 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     admin_port: Annotated[Port, Meta(description="Port of /metrics, /readyz and /admin; 0 takes a free one.")] = 8081
     workers: Annotated[
         tuple[Url, ...],
-        Meta(min_length=1, description="URL of a worker; a flag for each, in a file or the environment a list."),
+        Meta(
+            min_length=1,
+            description="URL of a worker; a flag for each, in a file or the environment a list. "
+            "Its engine is found out unless #engine= tells it.",
+        ),
     ] = ()
     policy: Annotated[PolicyName, Meta(description="How workers are chosen.")] = "kv_aware"
     memory_budget: Annotated[Size, Meta(description="Hard limit of the prefix index, from 1MiB.")] = "256MiB"

@@ -11,6 +11,7 @@ from trunkline import Gateway, Router
 from trunkline.config import MockWorkerSettings, ServeSettings, SettingsError
 
 WORKERS = {"workers": ("http://a:1",)}
+URL_RANGE = "a URL, http://host[:port][/prefix][#engine=vllm|sglang|trtllm|tgi]"
 
 
 def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> None:
@@ -73,10 +74,11 @@ def test_unfit_files_are_refused(tmp_path: Path, name: str, text: str | None, wo
         ("port", "http", "a whole number from 0 to 65535"),
         ("host", "", "a text that is not empty"),
         ("policy", "best", "one of kv_aware, least_outstanding, prefix_aware, random, round_robin"),
-        ("workers", "a:1", "one or more of: a URL, http://host[:port][/prefix]"),
-        ("workers", "https://a", "one or more of: a URL, http://host[:port][/prefix]"),
-        ("workers", "http://user@a", "one or more of: a URL, http://host[:port][/prefix]"),
-        ("workers", "", "one or more of: a URL, http://host[:port][/prefix]"),
+        ("workers", "a:1", "one or more of: " + URL_RANGE),
+        ("workers", "https://a", "one or more of: " + URL_RANGE),
+        ("workers", "http://user@a", "one or more of: " + URL_RANGE),
+        ("workers", "http://a:1#engine=llama", "one or more of: " + URL_RANGE),
+        ("workers", "", "one or more of: " + URL_RANGE),
         ("memory_budget", "much", "a size like 256MiB (B, kB, MB, GB, KiB, MiB, GiB)"),
         ("memory_budget", "-1", "a size like 256MiB (B, kB, MB, GB, KiB, MiB, GiB)"),
         ("concurrency_threshold", "0", "a whole number from 1 to 1024 or null"),

@@ -102,6 +102,7 @@ async fn ready(State(shared): Shareds) -> StatusCode {
 struct WorkerRow {
     id: u32,
     url: String,
+    engine: &'static str,
     healthy: bool,
     draining: bool,
     weight: u32,
@@ -117,11 +118,12 @@ struct WorkerRow {
     reported_cached_tokens: u64,
 }
 
-impl From<WorkerView> for WorkerRow {
-    fn from(view: WorkerView) -> Self {
+impl WorkerRow {
+    fn new(view: WorkerView, engine: &'static str) -> Self {
         Self {
             id: view.id.0,
             url: view.name,
+            engine,
             healthy: view.healthy,
             draining: view.draining,
             weight: view.weight,
@@ -140,7 +142,13 @@ impl From<WorkerView> for WorkerRow {
 }
 
 fn rows(shared: &Shared) -> Vec<WorkerRow> {
-    shared.fleet.router.workers().into_iter().map(WorkerRow::from).collect()
+    let snapshot = shared.fleet.snapshot();
+    let engine = |id| snapshot.get(id).map_or("unknown", |worker| worker.engine.get().name);
+    let row = |view: WorkerView| {
+        let engine = engine(view.id);
+        WorkerRow::new(view, engine)
+    };
+    shared.fleet.router.workers().into_iter().map(row).collect()
 }
 
 async fn workers(State(shared): Shareds) -> axum::Json<Value> {

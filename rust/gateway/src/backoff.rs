@@ -40,6 +40,12 @@ impl Backoff {
         }
     }
 
+    /// The worker is shutting down, which its health page may not say. Returns the end of the pause.
+    pub(crate) fn leaves(&self, now: Millis) -> Millis {
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+        self.pause(now, FAILING_MS)
+    }
+
     fn pause(&self, now: Millis, pause_ms: u64) -> Millis {
         let until = now.0 + pause_ms;
         self.until_ms.fetch_max(until, Ordering::Relaxed);
@@ -87,5 +93,6 @@ mod tests {
         }
         backoff.succeeded();
         assert_eq!(backoff.failed(Millis(9000)), Millis(9000));
+        assert_eq!(Backoff::default().leaves(Millis(0)), Millis(FAILING_MS), "once is enough");
     }
 }

@@ -20,6 +20,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::health::Health;
 use crate::metrics::RequestTable;
+use crate::profile::{self, Profile, Recognised};
 use crate::sagemaker::{Layout, Pools};
 use crate::upstream::Pool;
 
@@ -44,6 +45,7 @@ pub(crate) struct Worker {
     /// Requests booked here and not finished, as this gateway counts them.
     pub(crate) in_flight: AtomicU32,
     pub(crate) draining: AtomicBool,
+    pub(crate) engine: Recognised,
     backoff: Backoff,
     /// What it serves; `None` while nobody could ask it.
     models: ArcSwapOption<Vec<Model>>,
@@ -68,8 +70,10 @@ pub(crate) struct Snapshot {
     /// Ascending by id.
     pub(crate) workers: Vec<Arc<Worker>>,
     by_id: Vec<Option<Arc<Worker>>>,
-    /// Models that some worker does not serve, and who does.
-    restricted: HashMap<String, Vec<WorkerId>>,
+    /// Who serves each model that is listed; `None` if everybody does.
+    models: HashMap<String, Option<Vec<WorkerId>>>,
+    /// Whether a model that nobody lists is refused here.
+    refuses_unlisted: bool,
     /// The merged answer to `GET /v1/models`; `None` while no worker could be asked.
     pub(crate) model_list: Option<Bytes>,
     /// The workers of each variant and component.
@@ -102,17 +106,26 @@ impl Snapshot {
                 }
             }
         }
-        servers.retain(|_, serving| serving.len() < known);
-        for serving in servers.values_mut() {
+        let restricted = |mut serving: Vec<WorkerId>| {
+            if serving.len() == known {
+                return None;
+            }
             // Who could not be asked yet may well serve it.
             serving.extend(&unknown);
             serving.sort_unstable();
-        }
+            Some(serving)
+        };
+        let models: HashMap<_, _> =
+            servers.into_iter().map(|(name, serving)| (name, restricted(serving))).collect();
+        // Engines that serve whatever they are asked for would answer with another model where there are several.
+        let several = models.values().any(Option::is_some);
+        let strict = workers.iter().all(|worker| worker.engine.get().checks_model);
+        let refuses_unlisted = known > 0 && unknown.is_empty() && (several || strict);
         let model_list = (known > 0).then(|| {
             let entries: Vec<&str> = first_entries.iter().map(|model| model.entry.get()).collect();
             Bytes::from(format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(",")))
         });
-        Self { workers, by_id, restricted: servers, model_list, pools }
+        Self { workers, by_id, models, refuses_unlisted, model_list, pools }
     }
 
     /// The worker with this id.
@@ -120,10 +133,14 @@ impl Snapshot {
         self.by_id.get(id.0 as usize)?.as_ref()
     }
 
-    /// Who serves `model`; `None` means anybody, which is also right when nobody lists it: a worker's own refusal
-    /// names it.
+    /// Who serves `model`; `None` means anybody. Nobody serves what no worker lists, if all workers could be asked and either
+    /// check the name themselves or serve different models; else it may be an alias that is not listed.
     pub(crate) fn eligible(&self, model: Option<&str>) -> Option<&[WorkerId]> {
-        self.restricted.get(model?).map(Vec::as_slice)
+        let model = model.filter(|model| !model.is_empty())?;
+        match self.models.get(model) {
+            Some(serving) => serving.as_deref(),
+            None => self.refuses_unlisted.then_some(&[]),
+        }
     }
 
     fn named(&self, url: &str) -> Option<&Arc<Worker>> {
@@ -181,6 +198,7 @@ impl Fleet {
     /// A worker of this name that the router knows already, with its weight and what it is believed to hold, is taken
     /// over.
     pub(crate) fn add(&self, url: &str) -> Result<Arc<Worker>, Error> {
+        let (url, told) = profile::of_url(url)?;
         let endpoint = Endpoint::parse(url)?;
         let _guard = self.change.lock();
         if self.snapshot().named(&endpoint.url).is_some() {
@@ -202,6 +220,7 @@ impl Fleet {
             requests: RequestTable::default(),
             in_flight: AtomicU32::new(0),
             draining: AtomicBool::new(false),
+            engine: Recognised::told(told),
             backoff: Backoff::default(),
             models: ArcSwapOption::empty(),
         });
@@ -237,8 +256,18 @@ impl Fleet {
     /// The worker of this URL, in any spelling of it.
     pub(crate) fn find(&self, url: &str) -> Result<Arc<Worker>, Error> {
         let unknown = || Error::UnknownWorker { url: url.to_owned() };
+        let (url, _) = profile::of_url(url).map_err(|_| unknown())?;
         let name = Endpoint::parse(url).map_err(|_| unknown())?.url;
         self.snapshot().named(&name).cloned().ok_or_else(unknown)
+    }
+
+    /// Notes which engine a worker was found to be.
+    pub(crate) fn set_engine(&self, worker: &Worker, found: Option<&'static Profile>) {
+        if worker.engine.note(found) {
+            let _guard = self.change.lock();
+            let workers = self.snapshot().workers.clone();
+            self.snapshot.store(Arc::new(Snapshot::new(workers, &self.layout)));
+        }
     }
 
     /// Notes what a worker serves. A new snapshot is made only if that differs from what was known.
@@ -264,6 +293,12 @@ impl Fleet {
     /// `worker` failed with a server error.
     pub(crate) fn failed(&self, worker: &Worker, now: Millis) {
         self.paused_until_ms.fetch_max(worker.backoff.failed(now).0, Ordering::Relaxed);
+    }
+
+    /// `worker` said that it is shutting down: nothing new until its probes have found out.
+    pub(crate) fn leaves(&self, worker: &Worker, now: Millis) {
+        self.paused_until_ms.fetch_max(worker.backoff.leaves(now).0, Ordering::Relaxed);
+        worker.health.suspect();
     }
 
     /// Workers that should be left alone now. Cost: one load, or O(workers) while there is any.
@@ -382,10 +417,34 @@ mod tests {
         set(2, &["base"]);
         assert_eq!(fleet.snapshot().eligible(Some("only-a")), Some([ids[0]].as_slice()));
         assert_eq!(fleet.snapshot().eligible(Some("base")), None);
-        assert_eq!(fleet.snapshot().eligible(Some("nobody")), None);
+        assert_eq!(fleet.snapshot().eligible(Some("nobody")), Some([].as_slice()));
+        assert_eq!(fleet.snapshot().eligible(Some("")), None);
         assert_eq!(fleet.snapshot().eligible(None), None);
         let list = fleet.snapshot().model_list.clone().unwrap();
         assert_eq!(list, r#"{"object":"list","data":[{"id":"base"},{"id":"only-a"},{"id":"only-b"}]}"#);
+    }
+
+    #[test]
+    fn one_model_is_enforced_only_where_all_engines_check_it() {
+        let fleet = fleet(&["http://a:1#engine=vllm", "http://b:1"]);
+        let set = |number: usize, owner: &str| {
+            let worker = Arc::clone(&fleet.snapshot().workers[number]);
+            fleet.set_engine(&worker, Profile::recognise(Some(owner), ""));
+            fleet.set_models(&worker, models(&["base"]));
+        };
+        set(0, "sglang");
+        set(1, "sglang");
+        assert_eq!(fleet.snapshot().eligible(Some("alias")), None, "SGLang serves any name");
+        set(1, "vllm");
+        assert_eq!(
+            fleet.snapshot().eligible(Some("alias")),
+            Some([].as_slice()),
+            "the first one was told to be vLLM"
+        );
+        fleet.add("http://c:1#engine=vllm").unwrap();
+        assert_eq!(fleet.snapshot().eligible(Some("alias")), None, "who was not asked yet may serve it");
+        assert!(fleet.remove("http://c:1#engine=vllm").is_ok());
+        assert!(matches!(fleet.add("http://d:1#engine=x"), Err(Error::Config { key: "worker", .. })));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::fleet::{Fleet, Worker};
 use crate::probe::{self, Failure};
+use crate::profile::{self, Profile};
 
 /// Time between two probes of a worker that is out of rotation, unless the setting is shorter.
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(500);
@@ -151,8 +152,7 @@ pub(crate) fn is_local(error: &io::Error) -> bool {
 pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Duration) {
     let limit = (interval * 3).max(Duration::from_secs(1));
     let mut sick = Sickness::default();
-    let mut probes_to_list = 0;
-    let mut capacity_known = false;
+    let (mut first_time, mut probes_to_list) = (true, 0);
     loop {
         let outcome =
             timeout(limit, probe::is_healthy(&worker.endpoint)).await.unwrap_or(Err(Failure::Timeout));
@@ -163,28 +163,14 @@ pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Dura
             Ok(()) => {
                 sick = Sickness::default();
                 worker.health.connected();
-                if !worker.health.is_up() || worker.health.cache_lost.load(Ordering::Relaxed) {
-                    (probes_to_list, capacity_known) = (0, false);
-                }
+                let is_new =
+                    first_time || !worker.health.is_up() || worker.health.cache_lost.load(Ordering::Relaxed);
                 fleet.bring_back(&worker);
-                if probes_to_list == 0 {
-                    probes_to_list = PROBES_PER_MODEL_LIST;
-                    if let Ok(Ok(models)) = timeout(limit, probe::models(&worker.endpoint)).await {
-                        fleet.set_models(&worker, models);
-                    }
+                if is_new || probes_to_list == 0 {
+                    (first_time, probes_to_list) = (false, PROBES_PER_MODEL_LIST);
+                    get_to_know(&fleet, &worker, limit, is_new).await;
                 }
                 probes_to_list -= 1;
-                if !capacity_known {
-                    capacity_known = true;
-                    if let Ok(Ok(Some(tokens))) =
-                        timeout(limit, probe::capacity_tokens(&worker.endpoint)).await
-                    {
-                        worker.health.unless_retired(|| {
-                            // An error means that the router's worker was removed by somebody else.
-                            let _ = fleet.router.set_capacity(worker.id, Some(tokens));
-                        });
-                    }
-                }
             }
             Err(failure) => {
                 if matches!(failure, Failure::Refused | Failure::Broken) {
@@ -206,6 +192,28 @@ pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Dura
             // Many requests may see the same fault: look at once, but not for each of them.
             () = worker.health.probe_now.notified() => sleep(pause / 10).await,
         }
+    }
+}
+
+/// Asks a healthy worker what it serves, and one that has come or come back also which engine it is and how much it caches.
+async fn get_to_know(fleet: &Fleet, worker: &Worker, limit: Duration, is_new: bool) {
+    let models = timeout(limit, probe::models(&worker.endpoint)).await.ok().and_then(Result::ok);
+    if is_new {
+        let metrics = timeout(limit, probe::metrics(&worker.endpoint)).await;
+        let metrics = metrics.ok().and_then(Result::ok).unwrap_or_default();
+        let entries = models.iter().flatten().map(|model| model.entry.get());
+        let owner = profile::owner(entries);
+        fleet.set_engine(worker, Profile::recognise(owner.as_deref(), &metrics));
+        let capacity = probe::capacity_tokens(&worker.endpoint, worker.engine.get().capacity, &metrics);
+        if let Ok(Ok(Some(tokens))) = timeout(limit, capacity).await {
+            worker.health.unless_retired(|| {
+                // An error means that the router's worker was removed by somebody else.
+                let _ = fleet.router.set_capacity(worker.id, Some(tokens));
+            });
+        }
+    }
+    if let Some(models) = models {
+        fleet.set_models(worker, models);
     }
 }
 

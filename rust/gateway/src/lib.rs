@@ -14,7 +14,7 @@
 //! | `prompt`, `json`, `path` | what a body and a path say |
 //! | `sagemaker` | SageMaker's paths, headers, variants and event streams |
 //! | `fleet`, `endpoint` | who the workers are and what they serve |
-//! | `health`, `probe`, `backoff` | which of them get requests |
+//! | `health`, `probe`, `profile`, `backoff` | which of them get requests |
 //! | `upstream` | connections to them, and how those fail |
 //! | `booking`, `body`, `usage` | the answer on its way, and the books |
 //! | `answer`, `headers` | what we say ourselves, and what stops here |
@@ -53,6 +53,7 @@ mod metrics;
 mod path;
 mod place;
 mod probe;
+mod profile;
 mod prompt;
 mod proxy;
 mod sagemaker;

@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use crate::endpoint::Endpoint;
 use crate::fleet::Model;
 use crate::health::is_local;
+use crate::profile::Capacity;
 
 /// Largest answer that is read: a page of metrics has some 100 KB.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -81,27 +82,69 @@ fn read_models(body: &[u8]) -> serde_json::Result<Vec<Model>> {
     list.data.into_iter().map(named).collect()
 }
 
-/// The size of the worker's KV cache in tokens, as vLLM's metrics tell it; `None` if they do not.
-pub(crate) async fn capacity_tokens(endpoint: &Endpoint) -> Result<Option<u64>, Failure> {
+/// The worker's page of metrics; empty if it has none.
+pub(crate) async fn metrics(endpoint: &Endpoint) -> Result<String, Failure> {
     let (status, body) = get(endpoint, "/metrics").await?;
-    if status != StatusCode::OK {
-        return Ok(None);
-    }
-    Ok(read_capacity(&String::from_utf8_lossy(&body)))
+    Ok(if status == StatusCode::OK { String::from_utf8_lossy(&body).into_owned() } else { String::new() })
 }
 
-/// Sums `vllm:cache_config_info` over the engines (data-parallel ranks) of one worker.
-fn read_capacity(metrics: &str) -> Option<u64> {
-    let engines = metrics.lines().filter_map(|line| line.strip_prefix("vllm:cache_config_info{"));
-    engines.filter_map(engine_capacity).reduce(u64::saturating_add).filter(|&tokens| tokens > 0)
+/// The size of the worker's KV cache in tokens, from where its engine tells it; `None` if it does not.
+pub(crate) async fn capacity_tokens(
+    endpoint: &Endpoint,
+    source: Capacity,
+    metrics: &str,
+) -> Result<Option<u64>, Failure> {
+    let tokens = match source {
+        Capacity::Labels(metric) => read_labels(metrics, metric),
+        Capacity::Gauge(metric) => read_gauge(metrics, metric),
+        Capacity::Info(field) => {
+            let (status, body) = get(endpoint, "/info").await?;
+            let info: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
+            info.filter(|_| status == StatusCode::OK).and_then(|info| info.get(field)?.as_u64())
+        }
+        Capacity::Untold => None,
+    };
+    Ok(tokens.filter(|&tokens| tokens > 0))
+}
+
+/// Sums over the engines (data-parallel ranks) of one worker.
+fn read_labels(metrics: &str, metric: &str) -> Option<u64> {
+    samples(metrics, metric).filter_map(|(labels, _)| engine_capacity(labels)).reduce(u64::saturating_add)
 }
 
 fn engine_capacity(labels: &str) -> Option<u64> {
-    let label = |name: &str| -> Option<u64> {
-        let (_, rest) = labels.split_once(&format!("{name}=\""))?;
-        rest.split('"').next()?.parse().ok()
-    };
-    label("kv_cache_size_tokens").or_else(|| label("num_gpu_blocks")?.checked_mul(label("block_size")?))
+    let number = |name| label(labels, name)?.parse::<u64>().ok();
+    number("kv_cache_size_tokens").or_else(|| number("num_gpu_blocks")?.checked_mul(number("block_size")?))
+}
+
+/// Sums over data-parallel ranks; what tensor-parallel ranks of one of them report is the same cache.
+fn read_gauge(metrics: &str, metric: &str) -> Option<u64> {
+    let mut ranks: Vec<(&str, u64)> = Vec::new();
+    for (labels, value) in samples(metrics, metric) {
+        let Ok(tokens) = value.parse::<f64>() else { continue };
+        let rank = label(labels, "dp_rank").unwrap_or_default();
+        match ranks.iter_mut().find(|(other, _)| *other == rank) {
+            Some((_, most)) => *most = (*most).max(tokens as u64),
+            None => ranks.push((rank, tokens as u64)),
+        }
+    }
+    ranks.into_iter().map(|(_, tokens)| tokens).reduce(u64::saturating_add)
+}
+
+/// Labels and value of each sample of a metric.
+fn samples<'m>(metrics: &'m str, metric: &str) -> impl Iterator<Item = (&'m str, &'m str)> {
+    metrics.lines().filter_map(move |line| {
+        let rest = line.strip_prefix(metric)?;
+        match rest.strip_prefix('{') {
+            Some(labelled) => labelled.rsplit_once("} "),
+            None => rest.strip_prefix(' ').map(|value| ("", value)),
+        }
+    })
+}
+
+fn label<'l>(labels: &'l str, name: &str) -> Option<&'l str> {
+    let (_, rest) = labels.split_once(&format!("{name}=\""))?;
+    rest.split('"').next()
 }
 
 async fn get(endpoint: &Endpoint, path: &str) -> Result<(StatusCode, Bytes), Failure> {
@@ -136,19 +179,27 @@ mod tests {
 
     #[test]
     fn reads_vllms_cache_size() {
+        let read = |metrics: &str| read_labels(metrics, "vllm:cache_config_info");
         let line = r#"vllm:cache_config_info{block_size="32",cache_dtype="auto",engine="0",num_gpu_blocks="200"} 1.0"#;
-        assert_eq!(read_capacity(&format!("# HELP x\n{line}\n")), Some(6400));
+        assert_eq!(read(&format!("# HELP x\n{line}\n")), Some(6400));
         let told =
             r#"vllm:cache_config_info{block_size="32",kv_cache_size_tokens="7000",num_gpu_blocks="200"} 1.0"#;
-        assert_eq!(read_capacity(told), Some(7000));
-        assert_eq!(read_capacity(&format!("{line}\n{told}")), Some(13_400), "two engines");
-        for odd in [
-            "",
-            "vllm:cache_config_info{block_size=\"None\"} 1",
-            "vllm:cache_config_info{num_gpu_blocks=\"0\",block_size=\"1\"} 1",
-        ] {
-            assert_eq!(read_capacity(odd), None, "{odd}");
+        assert_eq!(read(told), Some(7000));
+        assert_eq!(read(&format!("{line}\n{told}")), Some(13_400), "two engines");
+        for odd in ["", "vllm:cache_config_info{block_size=\"None\"} 1", "vllm:cache_config_info_x 1"] {
+            assert_eq!(read(odd), None, "{odd}");
         }
+    }
+
+    #[test]
+    fn reads_sglangs_cache_size() {
+        let read = |metrics: &str| read_gauge(metrics, "sglang:max_total_num_tokens");
+        let rank = |dp: u32, tp: u32, tokens: f64| {
+            format!("sglang:max_total_num_tokens{{dp_rank=\"{dp}\",tp_rank=\"{tp}\"}} {tokens:?}\n")
+        };
+        assert_eq!(read("sglang:max_total_num_tokens 471258.0"), Some(471_258));
+        assert_eq!(read(&(rank(0, 0, 1e5) + &rank(0, 1, 1e5) + &rank(1, 0, 2e5))), Some(300_000));
+        assert_eq!(read("sglang:max_total_num_tokens_x 5\nsglang:max_total_num_tokens many"), None);
     }
 
     #[test]

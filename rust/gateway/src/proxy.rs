@@ -323,7 +323,7 @@ impl Call {
             let exchange =
                 upstream::exchange(worker, self.shard.number, request, config.connect_timeout, may_reuse)
                     .await?;
-            self.begin(exchange).await
+            self.begin(exchange, worker).await
         };
         let begun = async {
             tokio::select! {
@@ -341,12 +341,13 @@ impl Call {
         }
     }
 
-    /// Waits for the first byte of an answer that could still be fetched elsewhere.
-    async fn begin(&self, exchange: upstream::Exchange) -> Result<Begun, Fault> {
+    /// Waits for the first byte of an answer that could still be fetched elsewhere, or that may say why there is none.
+    async fn begin(&self, exchange: upstream::Exchange, worker: &Worker) -> Result<Begun, Fault> {
         let upstream::Exchange { answer, lease } = exchange;
         let (parts, mut incoming) = answer.into_parts();
         let mut first = None;
-        if self.is_generation() && parts.status == StatusCode::OK {
+        let tells = parts.status == StatusCode::OK || worker.engine.get().may_say_draining(parts.status);
+        if self.is_generation() && tells {
             while first.is_none() {
                 match incoming.frame().await {
                     Some(Ok(frame)) => first = frame.into_data().ok().filter(|data| !data.is_empty()),
@@ -360,17 +361,12 @@ impl Call {
 
     /// What an answer means, and what it tells about its worker.
     fn judge(&self, begun: &Begun, worker: &Worker) -> Verdict {
+        let engine = worker.engine.get();
         let verdict = match begun.parts.status {
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Verdict::Busy,
-            StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
-                Verdict::Failed
-            }
+            status if engine.is_busy(status) => Verdict::Busy,
+            status if engine.is_failed(status) => Verdict::Failed,
             // An engine that fails after the head says so in its first event.
-            StatusCode::OK
-                if begun.first.as_ref().is_some_and(|first| first.starts_with(b"data: {\"error\"")) =>
-            {
-                Verdict::Failed
-            }
+            StatusCode::OK if begun.first.as_deref().is_some_and(is_error_event) => Verdict::Failed,
             _ => Verdict::Final,
         };
         let (fleet, now) = (&self.shard.shared.fleet, self.shard.shared.now());
@@ -379,6 +375,9 @@ impl Call {
             // What its other pages answer says little about how it generates.
             _ if !self.is_generation() => {}
             Verdict::Busy => fleet.busy(worker, now, retry_after(&begun.parts.headers)),
+            Verdict::Failed if begun.first.as_deref().is_some_and(|first| engine.says_draining(first)) => {
+                fleet.leaves(worker, now);
+            }
             Verdict::Failed => fleet.failed(worker, now),
         }
         verdict
@@ -443,6 +442,11 @@ impl Drop for Call {
             metrics.own_answers.count(self.class, CLIENT_CLOSED);
         }
     }
+}
+
+/// Whether a stream begins with an error.
+fn is_error_event(first: &[u8]) -> bool {
+    first.strip_prefix(b"data:").is_some_and(|data| data.trim_ascii_start().starts_with(b"{\"error\""))
 }
 
 /// `Retry-After` in seconds; a date is not looked at.

@@ -11,6 +11,9 @@ use crate::json::{Malformed, Scanner};
 /// Bytes that are searched.
 const TAIL_BYTES: usize = 2048;
 
+/// The keys of a usage: OpenAI's and Anthropic's, and that of SGLang's own `/generate`.
+const KEYS: [&[u8]; 2] = [b"\"usage\":", b"\"meta_info\":"];
+
 /// The last bytes of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
@@ -44,10 +47,9 @@ impl Tail {
 
 /// The last usage in `bytes`. Cost: a search, and one pass over the object found.
 pub(crate) fn find(bytes: &[u8]) -> Option<Usage> {
-    const KEY: &[u8] = b"\"usage\":";
     let bytes = &bytes[bytes.len().saturating_sub(2 * TAIL_BYTES)..];
     // In a string the quotes of the key would be escaped, so this is a key.
-    let at = memmem::find_iter(bytes, KEY).last()? + KEY.len();
+    let at = KEYS.iter().find_map(|key| Some(memmem::rfind(bytes, key)? + key.len()))?;
     let mut reported = Reported::default();
     reported.read(&mut Scanner::new(&bytes[at..])).ok()?;
     Some(Usage {
@@ -115,6 +117,10 @@ mod tests {
             (
                 "data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: {\"usage\":{\"prompt_tokens\":2}}\n\ndata: [DONE]\n\n",
                 usage(2, None, 0),
+            ),
+            (
+                r#"{"text":"x","meta_info":{"id":"a","finish_reason":{"type":"length"},"prompt_tokens":9,"completion_tokens":2,"cached_tokens":8}}"#,
+                usage(9, Some(8), 2),
             ),
             (r#"{"text":"\"usage\":{\"prompt_tokens\":1}"}"#, None),
             (r#"{"usage":null}"#, None),

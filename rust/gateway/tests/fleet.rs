@@ -135,8 +135,10 @@ fn model_lists_are_merged_and_decide_who_is_asked() {
         assert_eq!(ask("only-two").header("x-trunkline-worker"), Some(two.url()));
     }
     let before = one.seen().len() + two.seen().len();
-    ask("nobody-knows");
-    assert_eq!(one.seen().len() + two.seen().len(), before + 1, "a worker's own 404 is the answer");
+    let unknown = ask("nobody-knows");
+    assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (404, &"model_not_found".into()));
+    assert_eq!(unknown.json()["error"]["param"], "model");
+    assert_eq!(one.seen().len() + two.seen().len(), before, "nobody is asked for what nobody serves");
 }
 
 #[test]

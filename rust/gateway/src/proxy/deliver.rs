@@ -1,6 +1,5 @@
 //! Whose words an answer is handed over in: the worker's own, or SageMaker's around a worker's error.
 
-use bytes::Bytes;
 use http::{HeaderValue, Response};
 use http_body_util::{BodyExt, Limited};
 
@@ -23,15 +22,15 @@ impl Call {
         if !self.is_invoke() || status.is_success() {
             return self.pass_on(begun, worker, annotation, booking);
         }
-        let Begun { incoming, lease, .. } = begun;
+        let Begun { incoming, lease, first, .. } = begun;
         let original = Limited::new(incoming, sagemaker::MAX_ORIGINAL_BYTES).collect();
         // A worker that says too much or too little has said that it failed.
         let original = match tokio::time::timeout(BODY_PAUSE, original).await {
             Ok(Ok(body)) => {
                 lease.give_back();
-                body.to_bytes()
+                [first.unwrap_or_default(), body.to_bytes()].concat()
             }
-            Ok(Err(_)) | Err(_) => Bytes::new(),
+            Ok(Err(_)) | Err(_) => Vec::new(),
         };
         self.answered = true;
         let answer = sagemaker::of_worker(status, &original);

@@ -1,0 +1,258 @@
+//! What differs between engines, as data: how each is recognised, where it tells the size of its KV cache, and what its
+//! answers mean.
+//!
+//! All probing is here in the gateway, so the profiles are as well: a second copy in Python could only disagree. What does
+//! not differ is no field: all four engines answer `/health`, and the words of their usage (see [`crate::usage`]) do not
+//! collide, so every answer is searched for all of them.
+//!
+//! | | vLLM | SGLang | TensorRT-LLM | TGI |
+//! | --- | --- | --- | --- | --- |
+//! | native path | `/inference/v1/generate` | `/generate` | | `/generate`, `/generate_stream` |
+//! | no room | 503 | 503 | 429, 503 | 429 |
+//! | cached tokens | `prompt_tokens_details` | the same, or `meta_info` | `prompt_tokens_details` | not told |
+//!
+//! Sources: the engines' own servers, read and (vLLM) run; see the field's comments.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use http::StatusCode;
+use serde::Deserialize;
+
+use crate::error::Error;
+
+/// An engine's ways.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Profile {
+    /// The name in the option `engine=`, in the admin API and in metrics.
+    pub(crate) name: &'static str,
+    /// `owned_by` in its list of models.
+    owner: Option<&'static str>,
+    /// What the names of its metrics begin with.
+    metrics: Option<&'static str>,
+    /// Where it tells the size of its KV cache.
+    pub(crate) capacity: Capacity,
+    /// Statuses that mean "no room now": another worker may have some.
+    busy: &'static [u16],
+    /// Statuses that mean "this worker failed": another one may do better.
+    failed: &'static [u16],
+    /// What the body of a 500 contains when the worker is shutting down; it starts nothing new.
+    draining: Option<&'static str>,
+    /// Whether it refuses a model that it does not list. The others serve whatever name they are asked for.
+    pub(crate) checks_model: bool,
+}
+
+/// Where an engine tells how many tokens its KV cache holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Capacity {
+    /// In the metric of this name, as labels: tokens, or blocks and their size.
+    Labels(&'static str),
+    /// As the value of the metric of this name, for each rank.
+    Gauge(&'static str),
+    /// In this field of the document at `/info`.
+    Info(&'static str),
+    /// Nowhere that may be read without taking something from others.
+    Untold,
+}
+
+/// An engine of which nothing is known.
+pub(crate) static ANY: Profile = Profile {
+    name: "unknown",
+    owner: None,
+    metrics: None,
+    capacity: Capacity::Labels("vllm:cache_config_info"),
+    busy: &[429, 503],
+    failed: &[500, 502, 504],
+    draining: None,
+    checks_model: false,
+};
+
+static ENGINES: [Profile; 4] = [
+    Profile {
+        name: "vllm",
+        owner: Some("vllm"),
+        metrics: Some("vllm:"),
+        // A drain cannot be seen from /health, which stays 200 all through it.
+        draining: Some("cannot schedule new futures after shutdown"),
+        checks_model: true,
+        ..ANY
+    },
+    Profile {
+        name: "sglang",
+        owner: Some("sglang"),
+        metrics: Some("sglang:"),
+        // With --enable-metrics.
+        capacity: Capacity::Gauge("sglang:max_total_num_tokens"),
+        ..ANY
+    },
+    Profile {
+        name: "trtllm",
+        owner: Some("tensorrt_llm"),
+        metrics: Some("trtllm_"),
+        // Its /metrics hands out statistics of iterations and forgets them: they are somebody's monitoring.
+        capacity: Capacity::Untold,
+        ..ANY
+    },
+    Profile {
+        name: "tgi",
+        metrics: Some("tgi_"),
+        capacity: Capacity::Info("max_batch_total_tokens"),
+        // 424 is "request failed during generation".
+        failed: &[424, 500, 502, 504],
+        ..ANY
+    },
+];
+
+impl Profile {
+    /// The profile of this name.
+    fn named(name: &str) -> Option<&'static Self> {
+        ENGINES.iter().find(|profile| profile.name == name)
+    }
+
+    /// Recognises an engine by what it says of itself: its list of models, or its metrics.
+    pub(crate) fn recognise(owner: Option<&str>, metrics: &str) -> Option<&'static Self> {
+        let by_owner = owner.and_then(|owner| ENGINES.iter().find(|profile| profile.owner == Some(owner)));
+        by_owner.or_else(|| {
+            let has = |prefix| metrics.lines().any(|line| line.starts_with(prefix));
+            ENGINES.iter().find(|profile| profile.metrics.is_some_and(has))
+        })
+    }
+
+    /// Whether an answer of this status says that there is no room.
+    pub(crate) fn is_busy(&self, status: StatusCode) -> bool {
+        self.busy.contains(&status.as_u16())
+    }
+
+    /// Whether an answer of this status says that the worker failed.
+    pub(crate) fn is_failed(&self, status: StatusCode) -> bool {
+        self.failed.contains(&status.as_u16())
+    }
+
+    /// Whether the body of an answer may say that the worker is shutting down.
+    pub(crate) fn may_say_draining(&self, status: StatusCode) -> bool {
+        self.draining.is_some() && status == StatusCode::INTERNAL_SERVER_ERROR
+    }
+
+    /// Whether this body says that the worker is shutting down.
+    pub(crate) fn says_draining(&self, body: &[u8]) -> bool {
+        self.draining.is_some_and(|sign| memchr::memmem::find(body, sign.as_bytes()).is_some())
+    }
+}
+
+/// Which engine a worker is: as it was told, or as it was recognised. All methods may be called from any thread.
+#[derive(Debug, Default)]
+pub(crate) struct Recognised {
+    told: Option<&'static Profile>,
+    /// 1 + the place in [`ENGINES`]; 0 for none of them.
+    number: AtomicU8,
+}
+
+impl Recognised {
+    /// The profile that a worker was given, if it was.
+    pub(crate) fn told(told: Option<&'static Profile>) -> Self {
+        Self { told, number: AtomicU8::new(0) }
+    }
+
+    /// The profile in use.
+    pub(crate) fn get(&self) -> &'static Profile {
+        let found = || ENGINES.get(usize::from(self.number.load(Ordering::Relaxed)).checked_sub(1)?);
+        self.told.or_else(found).unwrap_or(&ANY)
+    }
+
+    /// Notes what a probe found. Returns whether that changes the profile in use.
+    pub(crate) fn note(&self, found: Option<&'static Profile>) -> bool {
+        let place = found.and_then(|found| ENGINES.iter().position(|profile| profile == found));
+        let number = place.map_or(0, |place| place as u8 + 1);
+        self.number.swap(number, Ordering::Relaxed) != number && self.told.is_none()
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name)
+    }
+}
+
+/// Takes a worker's URL and its option apart: `http://host:port#engine=sglang`. A fragment is never sent, so it can hold what
+/// is meant for us.
+///
+/// # Errors
+/// [`Error::Config`] for another option or engine.
+pub(crate) fn of_url(url: &str) -> Result<(&str, Option<&'static Profile>), Error> {
+    let Some((url, option)) = url.split_once('#') else { return Ok((url, None)) };
+    let found = option.strip_prefix("engine=").and_then(Profile::named);
+    let profile = found.ok_or_else(|| Error::Config {
+        key: "worker",
+        value: format!("#{option}"),
+        allowed: "#engine=vllm, sglang, trtllm or tgi after the URL",
+    })?;
+    Ok((url, Some(profile)))
+}
+
+/// `owned_by` of the first model in a list that says it.
+pub(crate) fn owner<'m>(entries: impl Iterator<Item = &'m str>) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Owned {
+        owned_by: String,
+    }
+    entries.into_iter().find_map(|entry| Some(serde_json::from_str::<Owned>(entry).ok()?.owned_by))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_are_recognised_by_their_models_or_their_metrics() {
+        let name = |owner, metrics| Profile::recognise(owner, metrics).map(|profile| profile.name);
+        assert_eq!(name(Some("vllm"), ""), Some("vllm"));
+        assert_eq!(name(Some("sglang"), "vllm:x 1"), Some("sglang"), "what it says itself counts first");
+        assert_eq!(name(Some("tensorrt_llm"), ""), Some("trtllm"));
+        assert_eq!(name(Some("somebody"), "# HELP\nvllm:num_requests_running{} 0\n"), Some("vllm"));
+        assert_eq!(name(None, "tgi_queue_size 0"), Some("tgi"));
+        assert_eq!(name(None, "process_cpu_seconds_total 1"), None);
+        assert_eq!(
+            owner([r#"{"id":"a"}"#, r#"{"owned_by":"sglang"}"#].into_iter()).as_deref(),
+            Some("sglang")
+        );
+    }
+
+    #[test]
+    fn what_was_told_outlasts_what_was_found() {
+        let (vllm, tgi) = (Profile::named("vllm"), Profile::named("tgi"));
+        let found = Recognised::default();
+        assert_eq!(found.get().name, "unknown");
+        assert!(found.note(tgi) && !found.note(tgi));
+        assert_eq!(found.get().name, "tgi");
+        assert!(found.note(None));
+        assert_eq!(found.get().name, "unknown", "another engine may stand in its place");
+        let told = Recognised::told(vllm);
+        assert!(!told.note(tgi));
+        assert_eq!(told.get().name, "vllm");
+    }
+
+    #[test]
+    fn an_option_names_the_engine() {
+        let of = |url| of_url(url).map(|(url, profile)| (url, profile.map(|profile| profile.name)));
+        assert_eq!(of("http://a:1").unwrap(), ("http://a:1", None));
+        assert_eq!(of("http://a:1/x#engine=tgi").unwrap(), ("http://a:1/x", Some("tgi")));
+        for odd in ["http://a:1#", "http://a:1#engine=", "http://a:1#engine=llama", "http://a:1#weight=2"] {
+            assert!(matches!(of(odd), Err(Error::Config { key: "worker", .. })), "{odd}");
+        }
+    }
+
+    #[test]
+    fn statuses_mean_what_the_engine_means() {
+        let status = |code| StatusCode::from_u16(code).unwrap();
+        let tgi = Profile::named("tgi").unwrap();
+        assert!(tgi.is_failed(status(424)) && !ANY.is_failed(status(424)));
+        for profile in ENGINES.iter().chain([&ANY]) {
+            assert!(profile.is_busy(status(429)) && profile.is_busy(status(503)), "{profile}");
+            assert!(profile.is_failed(status(500)) && !profile.is_failed(status(400)), "{profile}");
+        }
+        let vllm = Profile::named("vllm").unwrap();
+        assert!(vllm.may_say_draining(status(500)) && !tgi.may_say_draining(status(500)));
+        assert!(vllm.says_draining(br#"{"message":"cannot schedule new futures after shutdown"}"#));
+        assert!(!vllm.says_draining(b"EngineCore encountered an issue"));
+    }
+}
