@@ -410,6 +410,7 @@ class MockWorker:
         host: str = "127.0.0.1",
         port: int = 0,
         model: str | None = None,
+        dialect: Literal["vllm", "sglang", "trtllm", "tgi"] | None = None,
         block_size: int | None = None,
         kv_tokens: int | None = None,
         prefill_tokens_per_s: float | None = None,

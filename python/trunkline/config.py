@@ -274,6 +274,10 @@ class MockWorkerSettings(Settings, frozen=True, kw_only=True):
     host: Annotated[Host, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Port to listen on; 0 takes a free one.")] = 8000
     model: Annotated[str, Meta(min_length=1, description="The one model that is served.")] = _MODELLED["model"]
+    dialect: Annotated[
+        Literal["vllm", "sglang", "trtllm", "tgi"],
+        Meta(description="The engine that it speaks like.", extra={"metavar": "NAME"}),
+    ] = _MODELLED["dialect"]
     block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens per block of the prefix cache.")] = _MODELLED[
         "block_size"
     ]

@@ -76,6 +76,7 @@ def serve_mock_worker(settings: MockWorkerSettings) -> int:
         host=settings.host,
         port=settings.port,
         model=settings.model,
+        dialect=settings.dialect,
         block_size=settings.block_size,
         kv_tokens=settings.kv_tokens,
         prefill_tokens_per_s=settings.prefill_tokens_per_s,

@@ -4,7 +4,7 @@ use parking_lot::RwLock;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use trunkline_sim as sim;
-use trunkline_sim::MockWorkerConfig;
+use trunkline_sim::{Dialect, MockWorkerConfig};
 
 use crate::error;
 use crate::net::address;
@@ -58,6 +58,7 @@ impl MockWorker {
         let config = MockWorkerConfig::default();
         let defaults = PyDict::new(py);
         defaults.set_item("model", config.model)?;
+        defaults.set_item("dialect", config.dialect.name())?;
         defaults.set_item("block_size", config.block_size)?;
         defaults.set_item("kv_tokens", config.kv_tokens)?;
         defaults.set_item("prefill_tokens_per_s", config.prefill_tokens_per_s)?;
@@ -73,9 +74,9 @@ impl MockWorker {
 
     /// Start a mock worker; it accepts connections when this returns.
     ///
-    /// host, port: where it listens; port 0 takes a free one.  model: the one that it serves.  block_size: tokens per
-    /// block of its cache.  kv_tokens: size of its cache.  prefill_tokens_per_s, step_s, per_sequence_s, per_kv_token_s:
-    /// speed of the modelled hardware.  max_sequences: that run at once.  step_token_budget: tokens per step.
+    /// host, port: where it listens; port 0 takes a free one.  model: the one that it serves.  dialect: the engine that it
+    /// speaks like: vllm, sglang, trtllm or tgi.  block_size: tokens per block of its cache.  kv_tokens: size of its cache.
+    /// prefill_tokens_per_s, step_s, per_sequence_s, per_kv_token_s: speed of the modelled hardware.  max_sequences: that run at once.  step_token_budget: tokens per step.
     /// default_output_tokens: length of an answer without a limit.  time_scale: multiplies all times, 0.1 is ten times
     /// faster.  What is None is as in `DEFAULTS`.
     ///
@@ -86,6 +87,7 @@ impl MockWorker {
         host = "127.0.0.1",
         port = 0,
         model = None,
+        dialect = None,
         block_size = None,
         kv_tokens = None,
         prefill_tokens_per_s = None,
@@ -102,6 +104,7 @@ impl MockWorker {
         host: &str,
         port: u16,
         model: Option<String>,
+        dialect: Option<&str>,
         block_size: Option<u32>,
         kv_tokens: Option<u64>,
         prefill_tokens_per_s: Option<f64>,
@@ -117,6 +120,10 @@ impl MockWorker {
         let config = MockWorkerConfig {
             listen: address(py, host, port)?,
             model: model.unwrap_or(defaults.model),
+            dialect: dialect.map_or(Ok(defaults.dialect), |name| {
+                let allowed = "vllm, sglang, trtllm or tgi";
+                Dialect::named(name).ok_or_else(|| error::config(py, "dialect", &name, allowed))
+            })?,
             block_size: block_size.unwrap_or(defaults.block_size),
             kv_tokens: kv_tokens.unwrap_or(defaults.kv_tokens),
             prefill_tokens_per_s: prefill_tokens_per_s.unwrap_or(defaults.prefill_tokens_per_s),

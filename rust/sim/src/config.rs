@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use crate::dialect::Dialect;
 use crate::engine::EngineConfig;
 use crate::error::Error;
 use crate::step::StepModel;
@@ -14,6 +15,8 @@ pub struct MockWorkerConfig {
     pub listen: SocketAddr,
     /// The one model that is served. Default: `mock`.
     pub model: String,
+    /// Whose routes, metrics and native answers it has: vLLM's.
+    pub dialect: Dialect,
     /// Tokens per block of the prefix cache: 16, vLLM's default on GPUs.
     pub block_size: u32,
     /// Tokens that fit the KV cache, prefixes and running requests together: 1.3 M, what 8 x 80 GB leave beside the
@@ -47,6 +50,7 @@ impl Default for MockWorkerConfig {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             model: "mock".to_owned(),
+            dialect: Dialect::Vllm,
             block_size: 16,
             kv_tokens: 1_300_000,
             prefill_tokens_per_s: step.prefill_tokens_per_s,

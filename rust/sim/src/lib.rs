@@ -5,7 +5,7 @@
 //! - [`cache::BlockCache`]: a prefix cache of fixed-size token blocks with least-recently-used eviction;
 //! - [`engine::Engine`]: continuous batching with chunked prefill over that cache, a state machine that is advanced
 //!   step by step and never looks at a clock;
-//! - [`MockWorker`]: that engine on wall-clock time behind the HTTP routes of a vLLM server.
+//! - [`MockWorker`]: that engine on wall-clock time behind the HTTP routes of a vLLM server, or of another [`Dialect`].
 //!
 //! Timings follow a cost model of Llama 3.1 70B on 8xH100 ([`StepModel`]); ratios between routing policies carry over
 //! to real fleets, absolute times do not. Not modelled: pre-emption, speculative decoding, split prefill and decode,
@@ -14,6 +14,7 @@
 mod api;
 pub mod cache;
 mod config;
+mod dialect;
 mod driver;
 pub mod engine;
 mod error;
@@ -23,6 +24,7 @@ pub mod tokens;
 mod worker;
 
 pub use config::MockWorkerConfig;
+pub use dialect::Dialect;
 pub use error::Error;
 pub use step::StepModel;
 pub use worker::{MockStats, MockWorker};

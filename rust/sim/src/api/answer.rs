@@ -4,17 +4,27 @@ use serde::Serialize;
 
 use super::error::ApiError;
 use super::fields::Fields;
+use super::native;
 use crate::driver::Delivery;
 use crate::tokens::token_text;
 
-/// Which of the two generation routes is answered.
+/// Which generation route is answered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
     Chat,
     Completion,
+    /// SGLang's `/generate`.
+    Sglang,
+    /// TGI's `/generate` and `/generate_stream`.
+    Tgi,
 }
 
 impl Kind {
+    /// Whether it is an engine's own route, whose shapes are no OpenAI's.
+    pub(crate) fn is_native(self) -> bool {
+        matches!(self, Self::Sglang | Self::Tgi)
+    }
+
     /// What a body that came to `/invocations` asks for: a chat if it has messages, else a completion.
     pub(crate) fn of_shape(body: &[u8]) -> Result<Self, ApiError> {
         let is_chat = Fields::parse(body)?.get("messages").is_some();
@@ -28,7 +38,9 @@ pub(crate) struct Usage {
     pub(crate) prompt_tokens: u64,
     pub(crate) total_tokens: u64,
     pub(crate) completion_tokens: u64,
-    pub(crate) prompt_tokens_details: PromptTokensDetails,
+    /// `None` if the engine does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_tokens_details: Option<PromptTokensDetails>,
 }
 
 /// Where the prompt's tokens came from.
@@ -93,7 +105,8 @@ impl Answer {
         self.usage.completion_tokens += 1;
         self.usage.total_tokens = self.usage.prompt_tokens + self.usage.completion_tokens;
         if delivery.index == 0 && delivery.sequence.is_multiple_of(self.choices_per_prompt) {
-            self.usage.prompt_tokens_details.cached_tokens += u64::from(delivery.cached_tokens);
+            let details = self.usage.prompt_tokens_details.iter_mut();
+            details.for_each(|details| details.cached_tokens += u64::from(delivery.cached_tokens));
         }
     }
 
@@ -102,12 +115,13 @@ impl Answer {
         let object = match self.kind {
             Kind::Chat => "chat.completion",
             Kind::Completion => "text_completion",
+            Kind::Sglang | Kind::Tgi => return native::whole(self).to_string(),
         };
         let choices = self.choices.iter().enumerate().map(|(index, tokens)| {
             let text = tokens.iter().map(|&token| text_of(token)).collect();
             let content = match self.kind {
                 Kind::Chat => Content::Message { role: "assistant", content: text },
-                Kind::Completion => Content::Text(text),
+                _ => Content::Text(text),
             };
             Choice { index, content, logprobs: (), finish_reason: Some(self.finish_reason) }
         });
@@ -122,10 +136,13 @@ impl Answer {
 
     /// The chunk of one token.
     pub(crate) fn token_chunk(&self, delivery: Delivery) -> String {
+        if self.kind.is_native() {
+            return native::event(self, delivery).to_string();
+        }
         let text = text_of(self.choices[delivery.sequence][delivery.index as usize]);
         let content = match self.kind {
             Kind::Chat => Content::Delta(Delta { role: None, content: text }),
-            Kind::Completion => Content::Text(text),
+            _ => Content::Text(text),
         };
         let finish_reason = delivery.last.then_some(self.finish_reason);
         self.chunk(vec![Choice { index: delivery.sequence, content, logprobs: (), finish_reason }], None)
@@ -139,7 +156,7 @@ impl Answer {
     fn chunk(&self, choices: Vec<Choice>, usage: Option<Usage>) -> String {
         let object = match self.kind {
             Kind::Chat => "chat.completion.chunk",
-            Kind::Completion => "text_completion",
+            _ => "text_completion",
         };
         self.envelope(object, choices, usage)
     }
@@ -151,6 +168,6 @@ impl Answer {
     }
 }
 
-fn text_of(token: u32) -> String {
+pub(super) fn text_of(token: u32) -> String {
     token_text(token).expect("answers are made of words")
 }

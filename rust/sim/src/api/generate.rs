@@ -1,4 +1,4 @@
-//! The routes that run sequences: chat, completions and embeddings.
+//! The routes that run sequences: chat, completions, the engines' own ones, and embeddings.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,6 +15,7 @@ use super::prompt::{chat_prompt, plain_prompts};
 use super::stream::EventStream;
 use super::{Api, Reply, json_reply};
 use crate::cache::block_chain;
+use crate::dialect::Dialect;
 use crate::engine::SequenceSpec;
 use crate::tokens::answer_tokens;
 
@@ -23,28 +24,52 @@ const MAX_SEQUENCES: usize = 128;
 /// Length of an embedding.
 const EMBEDDING_DIMENSIONS: u64 = 16;
 
-/// Answers a chat or a completion.
-pub(crate) async fn generate(api: &Api, kind: Kind, body: &[u8]) -> Result<Reply, ApiError> {
+/// What a request wants generated.
+pub(crate) struct Ask {
+    pub(crate) prompts: Vec<Vec<u32>>,
+    /// Longest answer in tokens.
+    pub(crate) limit: Option<u32>,
+    pub(crate) choices_per_prompt: usize,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+}
+
+impl Ask {
+    /// Reads the body of a chat or a completion.
+    pub(crate) fn openai(fields: &Fields, kind: Kind) -> Result<Self, ApiError> {
+        let stream = fields.flag("stream")?;
+        let include_usage = match fields.get("stream_options") {
+            Some(_) if !stream => {
+                let message =
+                    "Stream options can only be defined when `stream=True`. (parameter=stream_options)";
+                return Err(ApiError::bad_value("stream_options", message));
+            }
+            Some(options) => options.get("include_usage").and_then(Value::as_bool).unwrap_or_default(),
+            None => false,
+        };
+        let prompts = match kind {
+            Kind::Chat => vec![chat_prompt(fields)?],
+            _ => plain_prompts(fields, "prompt")?,
+        };
+        let limit = match fields.count("max_completion_tokens")? {
+            Some(limit) => Some(limit),
+            None => fields.count("max_tokens")?,
+        };
+        let choices_per_prompt = fields.count("n")?.unwrap_or(1) as usize;
+        Ok(Self { prompts, limit, choices_per_prompt, stream, include_usage })
+    }
+}
+
+/// Answers a request that generates; `read` knows the shape of its body.
+pub(crate) async fn generate(
+    api: &Api,
+    kind: Kind,
+    body: &[u8],
+    read: impl FnOnce(&Fields, Kind) -> Result<Ask, ApiError>,
+) -> Result<Reply, ApiError> {
     let fields = Fields::parse(body)?;
     api.check_model(&fields)?;
-    let stream = fields.flag("stream")?;
-    let include_usage = match fields.get("stream_options") {
-        Some(_) if !stream => {
-            let message = "Stream options can only be defined when `stream=True`. (parameter=stream_options)";
-            return Err(ApiError::bad_value("stream_options", message));
-        }
-        Some(options) => options.get("include_usage").and_then(Value::as_bool).unwrap_or_default(),
-        None => false,
-    };
-    let prompts = match kind {
-        Kind::Chat => vec![chat_prompt(&fields)?],
-        Kind::Completion => plain_prompts(&fields, "prompt")?,
-    };
-    let limit = match fields.count("max_completion_tokens")? {
-        Some(limit) => Some(limit),
-        None => fields.count("max_tokens")?,
-    };
-    let choices_per_prompt = fields.count("n")?.unwrap_or(1) as usize;
+    let Ask { prompts, limit, choices_per_prompt, stream, include_usage } = read(&fields, kind)?;
     if prompts.len().saturating_mul(choices_per_prompt) > MAX_SEQUENCES {
         return Err(ApiError::bad_value("n", format!("prompts x n must be at most {MAX_SEQUENCES}")));
     }
@@ -71,7 +96,7 @@ pub(crate) async fn generate(api: &Api, kind: Kind, body: &[u8]) -> Result<Reply
         choices,
         choices_per_prompt,
         finish_reason: if limit.is_some() { "length" } else { "stop" },
-        usage: Usage { prompt_tokens, ..Usage::default() },
+        usage: Usage { prompt_tokens, prompt_tokens_details: api.details(), ..Usage::default() },
     };
     let mut generation = api.driver.submit(specs);
     if stream {
@@ -103,9 +128,9 @@ pub(crate) async fn embed(api: &Api, body: &[u8]) -> Result<Reply, ApiError> {
         specs.push(api.sequence(root, prompt, &[0]));
     }
     let mut generation = api.driver.submit(specs);
-    let mut details = PromptTokensDetails::default();
+    let mut details = api.details();
     while let Some(delivery) = generation.next().await {
-        details.cached_tokens += u64::from(delivery.cached_tokens);
+        details.iter_mut().for_each(|details| details.cached_tokens += u64::from(delivery.cached_tokens));
     }
     let usage = Usage { total_tokens: usage.prompt_tokens, prompt_tokens_details: details, ..usage };
     let data: Vec<Value> = prompts
@@ -120,9 +145,14 @@ pub(crate) async fn embed(api: &Api, body: &[u8]) -> Result<Reply, ApiError> {
 }
 
 impl Api {
+    /// Room for the count of cached tokens, if this engine tells it.
+    fn details(&self) -> Option<PromptTokensDetails> {
+        (self.dialect != Dialect::Tgi).then(PromptTokensDetails::default)
+    }
+
     fn check_model(&self, fields: &Fields) -> Result<(), ApiError> {
         match fields.string("model")? {
-            Some(model) if model != self.model => {
+            Some(model) if self.dialect.checks_model() && model != self.model => {
                 Err(ApiError::UnknownModel { model: model.to_owned(), served: self.model.clone() })
             }
             _ => Ok(()),

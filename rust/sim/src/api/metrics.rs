@@ -1,36 +1,29 @@
-//! The Prometheus text of a worker, with vLLM's names: the part of it that a router reads.
+//! The Prometheus text of a worker, with its dialect's names: the part of it that a router reads.
 
 use std::fmt::Write;
 
 use super::Api;
+use crate::dialect::Dialect;
 use crate::engine::Engine;
 use crate::histogram::Histogram;
 
-/// Renders all metrics.
+/// Renders all metrics in the worker's dialect.
 pub(crate) fn render(api: &Api) -> String {
     let labels = format!("engine=\"0\",model_name=\"{}\"", escape(&api.model));
     let mut text = Text { out: String::new(), labels };
-    api.driver.inspect(|engine, ttft| {
-        text.engine(engine);
-        text.histogram(
-            "vllm:time_to_first_token_seconds",
-            "Histogram of time to first token in seconds.",
-            ttft,
-        );
-    });
-    let mut out = text.out;
-    let blocks = api.driver.inspect(|engine, _| engine.cache().capacity_blocks());
-    head(&mut out, "vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig");
-    put(
-        &mut out,
-        &format!(
-            "vllm:cache_config_info{{block_size=\"{}\",enable_prefix_caching=\"True\",engine=\"0\",\
-             kv_cache_size_tokens=\"{}\",num_gpu_blocks=\"{blocks}\"}} 1.0",
-            api.block_size,
-            blocks * api.block_size
+    match api.dialect {
+        Dialect::Vllm => text.vllm(api),
+        Dialect::Sglang => {
+            text.gauge("sglang:max_total_num_tokens", "Size of the KV cache.", f64::from(api.cache_tokens()));
+            text.load(api, ["sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage"]);
+        }
+        Dialect::TrtLlm => text.load(
+            api,
+            ["trtllm_num_requests_running", "trtllm_num_requests_waiting", "trtllm_kv_cache_utilization"],
         ),
-    );
-    out
+        Dialect::Tgi => text.load(api, ["tgi_batch_current_size", "tgi_queue_size", "tgi_kv_cache_usage"]),
+    }
+    text.out
 }
 
 struct Text {
@@ -39,6 +32,40 @@ struct Text {
 }
 
 impl Text {
+    fn vllm(&mut self, api: &Api) {
+        api.driver.inspect(|engine, ttft| {
+            self.engine(engine);
+            self.histogram(
+                "vllm:time_to_first_token_seconds",
+                "Histogram of time to first token in seconds.",
+                ttft,
+            );
+        });
+        let blocks = api.driver.inspect(|engine, _| engine.cache().capacity_blocks());
+        head(&mut self.out, "vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig");
+        put(
+            &mut self.out,
+            &format!(
+                "vllm:cache_config_info{{block_size=\"{}\",enable_prefix_caching=\"True\",engine=\"0\",\
+                 kv_cache_size_tokens=\"{}\",num_gpu_blocks=\"{blocks}\"}} 1.0",
+                api.block_size,
+                api.cache_tokens()
+            ),
+        );
+    }
+
+    /// What every engine tells: requests that run, requests that wait, the used share of the KV cache.
+    fn load(&mut self, api: &Api, [running, waiting, usage]: [&str; 3]) {
+        let [run, wait, used] = api.driver.inspect(|engine, _| {
+            let cache = engine.cache();
+            let used = f64::from(cache.used_blocks()) / f64::from(cache.capacity_blocks());
+            [engine.running() as f64, engine.waiting() as f64, used]
+        });
+        self.gauge(running, "Requests that run.", run);
+        self.gauge(waiting, "Requests that wait.", wait);
+        self.gauge(usage, "Used share of the KV cache.", used);
+    }
+
     fn engine(&mut self, engine: &Engine) {
         let counters = engine.counters();
         let cache = engine.cache();

@@ -1,11 +1,12 @@
-//! The HTTP routes of a worker, in vLLM's dialect: paths, shapes of answers and errors are those of a recorded vLLM
-//! 0.32 server.
+//! The HTTP routes of a worker: those that all dialects have, then those of its own. Paths, shapes of answers and errors are
+//! those of a recorded vLLM 0.32 server; in the other dialects what their engines do differently, see [`Dialect`].
 
 mod answer;
 mod error;
 mod fields;
 mod generate;
 mod metrics;
+mod native;
 mod prompt;
 mod stream;
 
@@ -22,9 +23,10 @@ use serde_json::{Value, json};
 
 use self::answer::Kind;
 use self::error::ApiError;
-use self::generate::{embed, generate, now_s};
+use self::generate::{Ask, embed, generate, now_s};
 use self::stream::EventStream;
 use crate::config::MockWorkerConfig;
+use crate::dialect::Dialect;
 use crate::driver::Driver;
 
 /// What a route answers.
@@ -39,6 +41,7 @@ const MAX_MODEL_TOKENS: u32 = 131_072;
 pub(crate) struct Api {
     driver: Arc<Driver>,
     model: String,
+    dialect: Dialect,
     block_size: u32,
     max_model_tokens: u32,
     default_output_tokens: u32,
@@ -50,6 +53,7 @@ impl Api {
     pub(crate) fn new(driver: Arc<Driver>, config: &MockWorkerConfig) -> Self {
         Self {
             model: config.model.clone(),
+            dialect: config.dialect,
             block_size: config.block_size,
             max_model_tokens: driver.inspect(|engine, _| engine.max_sequence_tokens()).min(MAX_MODEL_TOKENS),
             default_output_tokens: config.default_output_tokens,
@@ -73,34 +77,52 @@ impl Api {
         let post = || {
             if method == Method::POST { Ok(()) } else { Err(ApiError::WrongMethod { allowed: "POST" }) }
         };
-        match path.as_str() {
-            "/v1/chat/completions" => {
+        match (path.as_str(), self.dialect) {
+            ("/v1/chat/completions", _) => {
                 post()?;
-                generate(self, Kind::Chat, &json_body(request).await?).await
+                generate(self, Kind::Chat, &json_body(request).await?, Ask::openai).await
             }
-            "/v1/completions" => {
+            ("/v1/completions", _) => {
                 post()?;
-                generate(self, Kind::Completion, &json_body(request).await?).await
+                generate(self, Kind::Completion, &json_body(request).await?, Ask::openai).await
             }
-            "/invocations" => {
+            ("/invocations", Dialect::Vllm | Dialect::Sglang) => {
                 post()?;
                 let body = json_body(request).await?;
-                generate(self, Kind::of_shape(&body)?, &body).await
+                generate(self, Kind::of_shape(&body)?, &body, Ask::openai).await
             }
-            "/v1/embeddings" => {
+            ("/v1/embeddings", _) => {
                 post()?;
                 embed(self, &json_body(request).await?).await
             }
-            "/reset_prefix_cache" => {
+            ("/generate", Dialect::Sglang) => {
+                post()?;
+                let body = json_body(request).await?;
+                generate(self, Kind::Sglang, &body, |fields, _| native::sglang_ask(fields)).await
+            }
+            ("/generate" | "/generate_stream", Dialect::Tgi) => {
+                post()?;
+                let stream = path == "/generate_stream";
+                let body = json_body(request).await?;
+                generate(self, Kind::Tgi, &body, |fields, _| native::tgi_ask(fields, stream)).await
+            }
+            ("/reset_prefix_cache", Dialect::Vllm) | ("/flush_cache", Dialect::Sglang) => {
                 post()?;
                 Ok(json_reply(StatusCode::OK, &json!({"success": self.driver.clear_cache()})))
             }
-            "/ping" if method == Method::POST => Ok(empty_reply()),
-            "/health" | "/ping" => get(empty_reply()),
-            "/version" => get(json_reply(StatusCode::OK, &json!({"version": env!("CARGO_PKG_VERSION")}))),
-            "/load" => get(json_reply(StatusCode::OK, &json!({"server_load": self.driver.open_requests()}))),
-            "/v1/models" => get(json_reply(StatusCode::OK, &self.models())),
-            "/metrics" => {
+            ("/ping", Dialect::Vllm) if method == Method::POST => Ok(empty_reply()),
+            ("/health", _) | ("/ping", Dialect::Vllm | Dialect::Sglang | Dialect::Tgi) => get(empty_reply()),
+            ("/version", Dialect::Vllm | Dialect::TrtLlm) => {
+                get(json_reply(StatusCode::OK, &json!({"version": env!("CARGO_PKG_VERSION")})))
+            }
+            ("/load", Dialect::Vllm) => {
+                get(json_reply(StatusCode::OK, &json!({"server_load": self.driver.open_requests()})))
+            }
+            ("/info", Dialect::Tgi) => get(json_reply(StatusCode::OK, &self.info())),
+            ("/v1/models", _) => get(json_reply(StatusCode::OK, &self.models())),
+            // Statistics of iterations, which it hands out once: there are none.
+            ("/metrics", Dialect::TrtLlm) => get(json_reply(StatusCode::OK, &json!([]))),
+            ("/metrics", _) | ("/prometheus/metrics", Dialect::TrtLlm) => {
                 let text = metrics::render(self);
                 get(text_reply(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
             }
@@ -108,9 +130,23 @@ impl Api {
         }
     }
 
+    /// TGI's description of itself.
+    fn info(&self) -> Value {
+        let cache_tokens = self.cache_tokens();
+        json!({
+            "model_id": self.model, "router": "text-generation-router", "version": env!("CARGO_PKG_VERSION"),
+            "max_total_tokens": self.max_model_tokens, "max_batch_total_tokens": cache_tokens,
+        })
+    }
+
+    /// Tokens that fit the KV cache.
+    fn cache_tokens(&self) -> u32 {
+        self.driver.inspect(|engine, _| engine.cache().capacity_blocks()) * self.block_size
+    }
+
     fn models(&self) -> Value {
         let model = json!({
-            "id": self.model, "object": "model", "created": self.created_s, "owned_by": "trunkline",
+            "id": self.model, "object": "model", "created": self.created_s, "owned_by": self.dialect.owner(&self.model),
             "root": self.model, "parent": null, "max_model_len": self.max_model_tokens, "permission": [],
         });
         json!({"object": "list", "data": [model]})

@@ -26,7 +26,9 @@ impl EventStream {
     }
 
     fn push(&mut self, data: &str) {
-        self.events.push_back(Bytes::from(format!("data: {data}\n\n")));
+        // TGI's own events have no space.
+        let space = if self.answer.kind == Kind::Tgi { "" } else { " " };
+        self.events.push_back(Bytes::from(format!("data:{space}{data}\n\n")));
     }
 
     fn push_token(&mut self, delivery: Delivery) {
@@ -41,7 +43,9 @@ impl EventStream {
         if self.include_usage {
             self.push(&self.answer.usage_chunk());
         }
-        self.push("[DONE]");
+        if self.answer.kind != Kind::Tgi {
+            self.push("[DONE]");
+        }
     }
 }
 
