@@ -55,15 +55,19 @@ pub(crate) async fn serve(
     let runtime = RuntimePath::of(target.path());
     let path = runtime.map(|runtime| runtime.path.to_owned());
     let class = PathClass::of(path.as_deref().unwrap_or(target.path()));
+    let refused = |refusal: &Refusal| match runtime {
+        Some(runtime) if runtime.is_invoke() => sagemaker::answer(refusal),
+        _ => refusal.answer(),
+    };
     let own = |answer: Response<AnswerBody>| {
         shard.shared.metrics.own_answers.count(class, answer.status().as_u16());
         Ok(answer)
     };
     if parts.method == Method::CONNECT {
-        return own(Refusal::Method.answer());
+        return own(refused(&Refusal::Method));
     }
     if target.as_str().len() > MAX_TARGET_BYTES {
-        return own(Refusal::LongTarget.answer());
+        return own(refused(&Refusal::LongTarget));
     }
     if class == PathClass::Health {
         return own(answer::health(shard.shared.is_ready()));
@@ -76,17 +80,13 @@ pub(crate) async fn serve(
     }
     let body = match collect(incoming, &parts.headers, shard.shared.config.max_body_bytes).await {
         Ok(body) => body,
-        Err(refusal) => return own(refusal.answer()),
+        Err(refusal) => return own(refused(&refusal)),
     };
     let (layout, sessions) = (&shard.shared.fleet.layout, &shard.shared.sessions);
     let now = || shard.shared.now();
     let invocation = match Invocation::admit(layout, sessions, runtime, class, &parts.headers, now) {
         Ok(invocation) => invocation,
-        Err(invalid) => {
-            let refusal = Refusal::Invalid(invalid);
-            let is_invoke = runtime.is_some_and(|runtime| runtime.is_invoke());
-            return own(if is_invoke { sagemaker::answer(&refusal) } else { refusal.answer() });
-        }
+        Err(invalid) => return own(refused(&Refusal::Invalid(invalid))),
     };
     let call = Call::new(shard, parts.method, target, path, class, parts.headers, body, since, invocation);
     Ok(call.answer().await)

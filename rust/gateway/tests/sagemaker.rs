@@ -107,6 +107,52 @@ fn headers_out_of_range_are_refused_in_the_words_of_the_path() {
 }
 
 #[test]
+fn bodies_over_the_limit_are_refused_in_the_words_of_the_path() {
+    let front = Front::with(Policy::RoundRobin, &[], |config| config.max_body_bytes = 1 << 10);
+    let body = vec![b'x'; 2 << 10];
+    let (name, status, _) = error(&invoke(&front, INVOKE, "", &body));
+    assert_eq!((name.as_str(), status), ("ValidationError", 400));
+    assert_eq!(invoke(&front, "/invocations", "", &body).status, 413);
+}
+
+#[test]
+fn a_full_copy_spills_to_its_own_instance_first() {
+    let workers: Vec<FakeWorker> = (0..4).map(|_| FakeWorker::start()).collect();
+    for worker in &workers {
+        worker.behave(|_, peer| peer.wait_for_leave());
+    }
+    let instances = ["i-1", "i-1", "i-2", "i-2"];
+    let policy = Policy::PrefixAware { prefix_length: 1024, concurrency_threshold: Some(1) };
+    let copies: Vec<_> =
+        workers.iter().zip(instances).map(|(worker, instance)| (worker, instance, Some("chat"))).collect();
+    let front = Front::with(Policy::KvAware, &[], endpoint(vec![variant("all", 1, policy, &copies)]));
+    let mut order = Vec::new();
+    let mut clients = Vec::new();
+    while order.len() < 3 {
+        let mut client = front.client();
+        client.send(request(
+            "POST",
+            INVOKE,
+            "X-Amzn-SageMaker-Inference-Component: chat\r\n",
+            br#"{"prompt":"x"}"#,
+        ));
+        clients.push(client);
+        wait_until("it arrived", || {
+            workers.iter().map(|worker| worker.seen().len()).sum::<usize>() > order.len()
+        });
+        order = (0..workers.len())
+            .filter(|&number| !workers[number].seen().is_empty())
+            .map(|number| instances[number])
+            .collect();
+        match order.len() {
+            2 => assert_eq!(order[0], order[1], "the second copy is beside the first one"),
+            3 => assert!(order.contains(&"i-1") && order.contains(&"i-2"), "then another instance"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
 fn a_workers_error_is_a_model_error() {
     let worker = FakeWorker::start();
     worker.answer_with(answer("400 Bad Request", "application/json", r#"{"error":"too long"}"#));
