@@ -14,9 +14,13 @@ export PYO3_BUILD_EXTENSION_MODULE := 1
 PEERS := .cache/peers
 export CRITERION_HOME := $(CURDIR)/.cache/criterion
 
+# Seconds for each fuzz target, and the tool that runs them.
+FUZZ_SECONDS ?= 30
+CARGO_FUZZ := 0.13.2
+
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: loom help demo serve-demo test lint bench-core bench-peers bench-rust bench-python bench-memory e2e wheel build clean
+.PHONY: fuzz loom help demo serve-demo test lint bench-core bench-peers bench-rust bench-python bench-memory e2e wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -61,6 +65,16 @@ e2e: build ## real engines behind the gateway: minutes, gigabytes
 
 loom: ## every interleaving of the index's version cell, by the loom model checker
 	@RUSTFLAGS="--cfg loom" cargo test --release --locked --target-dir target/loom -p trunkline-core --lib loom_tests
+
+fuzz: .cache/tools/bin/cargo-fuzz ## every fuzz target for $(FUZZ_SECONDS) s each; needs a nightly compiler and C++
+	@set -e; for target in $$(.cache/tools/bin/cargo-fuzz fuzz list --fuzz-dir rust/fuzz); do \
+		echo "== fuzz $$target"; \
+		PATH="$(CURDIR)/.cache/tools/bin:$$PATH" cargo +nightly fuzz run --fuzz-dir rust/fuzz --target-dir .cache/fuzz \
+			$$target -- -max_total_time=$(FUZZ_SECONDS) -dict=rust/fuzz/json.dict; \
+	done
+
+.cache/tools/bin/cargo-fuzz:
+	cargo install cargo-fuzz --version $(CARGO_FUZZ) --root .cache/tools --locked
 
 wheel: build ## the wheel, in dist/
 	@maturin build --release --out dist

@@ -19,6 +19,20 @@ ROOT = Path(__file__).resolve().parent.parent
 LINTS = {
     "rustfmt": ["cargo", "fmt", "--all", "--check"],
     "clippy": ["cargo", "clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "--deny", "warnings"],
+    # They run only by `make fuzz`, with a nightly compiler; that they build is checked here.
+    "fuzz targets": [
+        "env",
+        "RUSTFLAGS=--cfg fuzzing",
+        "cargo",
+        "clippy",
+        "--manifest-path=rust/fuzz/Cargo.toml",
+        "--target-dir=target/fuzz",
+        "--locked",
+        "--quiet",
+        "--",
+        "--deny",
+        "warnings",
+    ],
     "rustdoc": [
         "env",
         "RUSTDOCFLAGS=--deny warnings",

@@ -46,6 +46,8 @@ mod config;
 mod endpoint;
 mod error;
 mod fleet;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod headers;
 mod health;
 mod json;

@@ -17,7 +17,7 @@
 
 mod config;
 mod event_stream;
-mod frame;
+pub(crate) mod frame;
 mod layout;
 mod refusal;
 mod session;
