@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use trunkline_core::{CandidateView, Explanation, Prompt, Reason, RouteRequest, WorkerId, WorkerView};
 
+use crate::answer::Refusal;
 use crate::error::Error;
 use crate::fleet::Snapshot;
 use crate::path::PathClass;
@@ -215,6 +216,10 @@ async fn explain(
         Located::read(class, &body).ok_or_else(|| Refused::bad("the body is not JSON that could be read"))?;
     let snapshot = shared.fleet.snapshot();
     let eligible = snapshot.eligible(located.model.as_deref());
+    if eligible.is_some_and(<[WorkerId]>::is_empty) {
+        let message = Refusal::UnknownModel.message();
+        return Err(Refused { status: StatusCode::NOT_FOUND, message });
+    }
     let ask = |prompt: Prompt<'_>| {
         let (root, text_model) = (located.root(None), located.model_key());
         shared

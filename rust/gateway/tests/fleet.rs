@@ -138,6 +138,8 @@ fn model_lists_are_merged_and_decide_who_is_asked() {
     let unknown = ask("nobody-knows");
     assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (404, &"model_not_found".into()));
     assert_eq!(unknown.json()["error"]["param"], "model");
+    let asked = r#"{"model":"nobody-knows","messages":[{"role":"user","content":"x"}]}"#;
+    assert_eq!(front.admin("POST", "/admin/explain", asked).status, 404);
     assert_eq!(one.seen().len() + two.seen().len(), before, "nobody is asked for what nobody serves");
 }
 

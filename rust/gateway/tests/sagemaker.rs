@@ -171,6 +171,9 @@ fn a_workers_error_is_a_model_error() {
     assert_eq!(worker.seen()[1].before, 1, "the connection was given back");
     let plain = invoke(&front, "/invocations", "", br#"{"prompt":"hi"}"#);
     assert_eq!((plain.status, plain.text().as_str()), (400, r#"{"error":"too long"}"#));
+    worker.answer_with(answer("400 Bad Request", "text/plain", &"x".repeat(100_000)));
+    let body = error(&invoke(&front, INVOKE, "", br#"{"prompt":"hi"}"#)).2;
+    assert_eq!(body["OriginalMessage"].as_str().unwrap().len(), 64 << 10, "the beginning of a long one");
     worker.answer_with(answer("503 Service Unavailable", "text/plain", "full"));
     let reply = invoke(&front, INVOKE, "", br#"{"prompt":"hi"}"#);
     assert_eq!((error(&reply).0.as_str(), reply.status), ("ServiceUnavailable", 503));

@@ -1,7 +1,8 @@
 //! Whose words an answer is handed over in: the worker's own, or SageMaker's around a worker's error.
 
 use http::{HeaderValue, Response};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 
 use super::{BODY_PAUSE, Begun, Call};
 use crate::body::AnswerBody;
@@ -23,15 +24,10 @@ impl Call {
             return self.pass_on(begun, worker, annotation, booking);
         }
         let Begun { incoming, lease, first, .. } = begun;
-        let original = Limited::new(incoming, sagemaker::MAX_ORIGINAL_BYTES).collect();
-        // A worker that says too much or too little has said that it failed.
-        let original = match tokio::time::timeout(BODY_PAUSE, original).await {
-            Ok(Ok(body)) => {
-                lease.give_back();
-                [first.unwrap_or_default(), body.to_bytes()].concat()
-            }
-            Ok(Err(_)) | Err(_) => Vec::new(),
-        };
+        let mut original = first.unwrap_or_default().to_vec();
+        if read_some(incoming, &mut original).await {
+            lease.give_back();
+        }
         self.answered = true;
         let answer = sagemaker::of_worker(status, &original);
         worker.requests.count(self.class, answer.status().as_u16());
@@ -57,4 +53,19 @@ impl Call {
             invocation.prepare_answer(&mut parts.headers, &shared.sessions, worker.id, shared.now());
         }
     }
+}
+
+/// Appends a worker's error to `text` up to the limit of what is handed on. Returns whether that was all of it; one that breaks
+/// or pauses for too long ends where it is.
+async fn read_some(mut incoming: Incoming, text: &mut Vec<u8>) -> bool {
+    while let Ok(next) = tokio::time::timeout(BODY_PAUSE, incoming.frame()).await {
+        let Some(frame) = next else { return true };
+        let Ok(frame) = frame else { break };
+        text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+        if text.len() > sagemaker::MAX_ORIGINAL_BYTES {
+            text.truncate(sagemaker::MAX_ORIGINAL_BYTES);
+            break;
+        }
+    }
+    false
 }
