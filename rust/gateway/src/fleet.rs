@@ -24,6 +24,9 @@ use crate::profile::{self, Profile, Recognised};
 use crate::sagemaker::{Layout, Pools};
 use crate::upstream::Pool;
 
+/// Time between two requests for unknown models that make us ask for all lists.
+const LISTING_MS: u64 = 1_000;
+
 /// Ids of a few workers.
 pub(crate) type Ids = SmallVec<[WorkerId; 8]>;
 
@@ -160,6 +163,8 @@ pub(crate) struct Fleet {
     threads: usize,
     /// When the last of all pauses ends: lets requests skip the search for paused workers.
     paused_until_ms: AtomicU64,
+    /// When all lists of models may be asked for out of turn again.
+    next_listing_ms: AtomicU64,
     turn: AtomicUsize,
 }
 
@@ -173,6 +178,7 @@ impl Fleet {
             change: Mutex::default(),
             threads,
             paused_until_ms: AtomicU64::new(0),
+            next_listing_ms: AtomicU64::new(0),
             turn: AtomicUsize::new(0),
         }
     }
@@ -283,6 +289,18 @@ impl Fleet {
         worker.models.store(Some(Arc::new(models)));
         let workers = self.snapshot().workers.clone();
         self.snapshot.store(Arc::new(Snapshot::new(workers, &self.layout)));
+    }
+
+    /// Somebody asked for a model that nobody lists: an adapter may have been loaded a moment ago. All workers are asked for
+    /// their lists, once in [`LISTING_MS`] at most.
+    pub(crate) fn list_again(&self, now: Millis) {
+        let due = self.next_listing_ms.load(Ordering::Relaxed);
+        let next = now.0 + LISTING_MS;
+        let is_due = now.0 >= due
+            && self.next_listing_ms.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_due {
+            self.snapshot().workers.iter().for_each(|worker| worker.health.list_again());
+        }
     }
 
     /// `worker` said that it is busy.

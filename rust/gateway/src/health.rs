@@ -24,7 +24,8 @@ use crate::profile::{self, Profile};
 
 /// Time between two probes of a worker that is out of rotation, unless the setting is shorter.
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(500);
-/// Model lists are read with every so many probes; adapters come and go at run time, but seldom.
+/// Model lists are read with every so many probes, and when a model is asked for that no list has; adapters come and go at run
+/// time, but seldom.
 const PROBES_PER_MODEL_LIST: u32 = 5;
 /// Requests that could not connect, in a row, before the worker leaves the rotation.
 const CONNECT_FAULTS: u32 = 2;
@@ -46,6 +47,8 @@ pub(crate) struct Health {
     changing: Mutex<()>,
     connect_faults: AtomicU32,
     cache_lost: AtomicBool,
+    /// Whether somebody asked for a model that is not in its list.
+    list_is_old: AtomicBool,
     probe_now: Notify,
     gone: Notify,
     retired: AtomicBool,
@@ -59,6 +62,7 @@ impl Default for Health {
             changing: Mutex::default(),
             connect_faults: AtomicU32::new(0),
             cache_lost: AtomicBool::new(false),
+            list_is_old: AtomicBool::new(false),
             probe_now: Notify::new(),
             gone: Notify::new(),
             retired: AtomicBool::new(false),
@@ -114,6 +118,12 @@ impl Health {
         self.probe_now.notify_one();
     }
 
+    /// Its list of models may be old: read it anew, soon.
+    pub(crate) fn list_again(&self) {
+        self.list_is_old.store(true, Ordering::Relaxed);
+        self.probe_now.notify_one();
+    }
+
     /// A request was answered.
     pub(crate) fn connected(&self) {
         if self.connect_faults.load(Ordering::Relaxed) != 0 {
@@ -166,7 +176,7 @@ pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Dura
                 let is_new =
                     first_time || !worker.health.is_up() || worker.health.cache_lost.load(Ordering::Relaxed);
                 fleet.bring_back(&worker);
-                if is_new || probes_to_list == 0 {
+                if is_new || probes_to_list == 0 || worker.health.list_is_old.swap(false, Ordering::Relaxed) {
                     (first_time, probes_to_list) = (false, PROBES_PER_MODEL_LIST);
                     get_to_know(&fleet, &worker, limit, is_new).await;
                 }

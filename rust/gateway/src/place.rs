@@ -71,10 +71,12 @@ impl Placing<'_> {
 
     /// Why [`choose`](Self::choose) found nobody for a request that was tried nowhere.
     pub(crate) fn refusal(&self) -> Refusal {
-        let snapshot = self.shared.fleet.snapshot();
+        let fleet = &self.shared.fleet;
+        let snapshot = fleet.snapshot();
         let model = self.located.as_ref().and_then(|located| located.model.as_deref());
         let eligible = snapshot.eligible(model);
         if eligible.is_some_and(<[WorkerId]>::is_empty) {
+            fleet.list_again(self.shared.now());
             return Refusal::UnknownModel;
         }
         let pool = self.scope.and_then(|scope| snapshot.pools.narrow(scope, eligible, |_| false));

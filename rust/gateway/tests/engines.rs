@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::{FakeWorker, Front, Then, answer, ok, request, wait_until};
@@ -117,6 +118,23 @@ fn one_served_model_is_enforced_where_the_engine_does_so_itself() {
     assert_eq!(ask("/v1/completions", "").status, 200, "no name is the default model");
     let reply = ask("/endpoints/e/invocations", "alias");
     assert_eq!((reply.status, reply.header("x-amzn-errortype").as_deref()), (400, Some("ValidationError")));
+}
+
+#[test]
+fn an_adapter_that_was_just_loaded_is_found_when_somebody_asks_for_it() {
+    let worker = FakeWorker::start();
+    models(&worker, "vllm");
+    // Lists are due every 10 s by themselves.
+    let slow = |config: &mut trunkline_gateway::GatewayConfig| config.probe_interval = Duration::from_secs(2);
+    let front = Front::with(Policy::KvAware, &[&worker], slow);
+    wait_until("the engine is known", || engine(&front, &worker) == "vllm");
+    let ask =
+        || front.ask(request("POST", "/v1/completions", "", br#"{"model":"adapter","prompt":"x"}"#)).status;
+    wait_until("the list is known", || ask() == 404);
+    worker.page("/v1/models", ok(r#"{"data":[{"id":"m","owned_by":"vllm"},{"id":"adapter","parent":"m"}]}"#));
+    let since = Instant::now();
+    wait_until("the adapter is served", || ask() == 200);
+    assert!(since.elapsed() < Duration::from_secs(4), "it took {:?}", since.elapsed());
 }
 
 /// Makes the body of a question about a prefix.
