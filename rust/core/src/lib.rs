@@ -41,6 +41,8 @@ mod choice;
 pub mod decision;
 pub mod error;
 mod fleet;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod index;
 pub mod jump;
 pub mod key;

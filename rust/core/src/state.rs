@@ -2,7 +2,7 @@
 //!
 //! [`Router`](crate::Router) holds the lock around it; [`choice`](crate::choice) chooses over it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(crate) struct State {
     pub(crate) workers: Vec<Option<Box<Worker>>>,
     /// By id.
     standings: Vec<Standing>,
-    pub(crate) by_name: HashMap<String, WorkerId>,
+    pub(crate) by_name: BTreeMap<String, WorkerId>,
     /// Who may take requests: the one that [`Shared`] shows.
     pub(crate) fleet: Arc<Fleet>,
     /// Sum of the requests in flight on live workers.
@@ -66,7 +66,7 @@ impl State {
         Self {
             workers: Vec::new(),
             standings: Vec::new(),
-            by_name: HashMap::new(),
+            by_name: BTreeMap::new(),
             fleet: shared.fleet.load_full(),
             live_in_flight: 0,
             slots: Slots::default(),
@@ -114,10 +114,8 @@ impl State {
         self.put_worker(id, Worker::new(spec), config)?;
         self.slots.add(&name, id, weight);
         if self.decisions.iter().all(|&count| count == 0) {
-            let mut names: Vec<_> = self.by_name.iter().collect();
-            names.sort_unstable();
             let weight = |id| self.worker(id).map_or(0, |worker| worker.spec.weight);
-            let sorted: Vec<_> = names.into_iter().map(|(_, &id)| (id, weight(id))).collect();
+            let sorted: Vec<_> = self.by_name.values().map(|&id| (id, weight(id))).collect();
             self.slots.rebuild(sorted.into_iter());
         }
         self.show_fleet();

@@ -433,7 +433,7 @@ impl Writer {
 
     /// Notes that the view now holds this prompt, and counts one use of each of its blocks.
     ///
-    /// Stores less than the whole prompt when the budget is too small for it, or when a run of it lists 512 holders already.
+    /// Stores less than the whole prompt when the budget is too small for it, or when a run of it lists 768 holders already.
     /// Cost: O(runs) plus O(blocks) for what is new; may evict. Does nothing for a view that was removed.
     pub fn insert(&mut self, view: ViewId, blocks: &[BlockHash], now_ms: u32) {
         if let Some((pin, _)) = self.insert_pinned(view, blocks, &Matches::default(), now_ms) {
@@ -583,5 +583,7 @@ enum Outcome {
     NoRoom,
 }
 
+#[cfg(any(fuzzing, all(test, not(loom))))]
+pub(crate) mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
