@@ -18,6 +18,7 @@ impl Model {
         }
     }
 
+    #[cfg(test)]
     pub(super) fn pin(&mut self, prompt: &[u64], by: i32) {
         for end in 1..=prompt.len() {
             let pins = &mut self.prefixes.get_mut(&prompt[..end]).expect("pinned prefixes stay").1;
@@ -92,7 +93,7 @@ pub(super) fn check(index: &Writer) {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Insert { view: usize, prompt: Vec<u64> },
     Find { prompt: Vec<u64> },
     Replace { view: usize },
@@ -100,7 +101,7 @@ pub(super) enum Step {
 }
 
 /// Takes an index and a plain model of each of its four views through the same steps. Panics where they differ.
-pub(super) fn equals_model(steps: Vec<Step>) {
+pub(crate) fn equals_model(steps: Vec<Step>) {
     let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
     let mut views: Vec<ViewId> = (0..4).map(|_| index.add_view(None).expect("free")).collect();
     let mut models: Vec<Model> = (0..4).map(|_| Model::default()).collect();
