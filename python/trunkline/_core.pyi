@@ -1,6 +1,7 @@
 # Types of the compiled module, checked against it by mypy.stubtest. What a method means is said in its docstring.
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias, final
 
@@ -365,11 +366,19 @@ class Gateway:
         first_byte_timeout_s: float | None = None,
         probe_interval_s: float = 1.0,
         annotate: bool = True,
+        listen: str | None = None,
+        worker_protocol: Literal["http1", "h2"] = "http1",
+        header_timeout_s: float = 10.0,
+        idle_timeout_s: float = 75.0,
+        max_streams: int = 128,
+        files: Mapping[str, str | PathLike[str]] = ...,
     ) -> Self: ...
     @property
-    def host(self) -> str: ...
+    def host(self) -> str | None: ...
     @property
-    def port(self) -> int: ...
+    def port(self) -> int | None: ...
+    @property
+    def url(self) -> str: ...
     @property
     def admin_port(self) -> int | None: ...
     def add_worker(self, url: str) -> None: ...

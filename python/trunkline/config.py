@@ -31,10 +31,18 @@ Host = Annotated[str, Meta(min_length=1, extra={"metavar": "HOST"})]
 Url = Annotated[
     str,
     Meta(
-        pattern=r"^http://[^/?#\s@]+(/[^?#\s]*)?$",
-        extra={"allowed": "a URL, http://host[:port][/prefix]", "metavar": "URL"},
+        pattern=r"^(?i:https?://[^/?#\s@]+(/[^?#\s]*)?|unix:/[^?#\s]+)$",
+        extra={"allowed": "a URL, http://host[:port][/prefix] (or https), or unix:/path[:/prefix]", "metavar": "URL"},
     ),
 ]
+ListenAt = Annotated[
+    str,
+    Meta(
+        pattern=r"^(unix:/\S+|\[[0-9a-fA-F:.]+\]:\d{1,5}|[^\s:/\[\]]+:\d{1,5})$",
+        extra={"allowed": "unix:/path, host:port or [IPv6 address]:port", "metavar": "WHERE"},
+    ),
+]
+File = Annotated[str, Meta(min_length=1, extra={"allowed": "a file's path", "metavar": "FILE"})]
 Size = Annotated[
     str,
     Meta(
@@ -45,6 +53,19 @@ Size = Annotated[
 PolicyName = Annotated[
     Literal["kv_aware", "prefix_aware", "least_outstanding", "round_robin", "random"], Meta(extra={"metavar": "NAME"})
 ]
+
+
+ProtocolName = Annotated[Literal["http1", "h2"], Meta(extra={"metavar": "NAME"})]
+
+# Settings of files with certificates and their keys.
+FILES = (
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
+    "worker_tls_ca",
+    "worker_tls_cert",
+    "worker_tls_key",
+)
 
 
 class SettingsError(Exception):
@@ -154,6 +175,9 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
 
     host: Annotated[Host, Meta(description="Address of the data port; 0.0.0.0 for all.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Data port; 0 takes a free one.")] = 8080
+    listen: Annotated[
+        ListenAt | None, Meta(description="Where clients connect, in one word, instead of host and port.")
+    ] = None
     admin_host: Annotated[Host, Meta(description="Address of the admin port, which has no login.")] = "127.0.0.1"
     admin_port: Annotated[Port, Meta(description="Port of /metrics, /readyz and /admin; 0 takes a free one.")] = 8081
     workers: Annotated[
@@ -188,6 +212,33 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         float, Meta(ge=0, le=86400, description="After SIGTERM, longest wait for running requests.")
     ] = 30.0
     annotate: Annotated[bool, Meta(description="Add x-trunkline-* headers to answers.")] = True
+    tls_cert: Annotated[File | None, Meta(description="Certificate chain (PEM): clients then speak TLS.")] = None
+    tls_key: Annotated[File | None, Meta(description="Private key (PEM) of tls_cert.")] = None
+    tls_client_ca: Annotated[
+        File | None, Meta(description="Authorities (PEM) of client certificates, which are then required.")
+    ] = None
+    worker_protocol: Annotated[
+        ProtocolName, Meta(description="How workers are spoken to; h2 needs workers that know it.")
+    ] = "http1"
+    worker_tls_ca: Annotated[
+        File | None, Meta(description="Authorities (PEM) of https:// workers; unset takes the system's.")
+    ] = None
+    worker_tls_cert: Annotated[File | None, Meta(description="Certificate (PEM) shown to https:// workers.")] = None
+    worker_tls_key: Annotated[File | None, Meta(description="Private key (PEM) of worker_tls_cert.")] = None
+    header_timeout_s: Annotated[
+        float, Meta(ge=0.01, le=3600, description="Longest time for a request's head, and for a TLS handshake.")
+    ] = 10.0
+    idle_timeout_s: Annotated[
+        float, Meta(ge=0.01, le=86400, description="Longest time that a connection may be without a request.")
+    ] = 75.0
+    max_streams: Annotated[
+        int, Meta(ge=1, le=10000, description="Most requests at a time on one HTTP/2 connection.")
+    ] = 128
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Those of `FILES` that are set."""
+        return {name: path for name in FILES if (path := getattr(self, name)) is not None}
 
 
 _MODELLED = MockWorker.DEFAULTS

@@ -49,10 +49,16 @@ def serve(settings: ServeSettings) -> int:
         first_byte_timeout_s=settings.first_byte_timeout_s,
         probe_interval_s=settings.probe_interval_s,
         annotate=settings.annotate,
+        listen=settings.listen,
+        worker_protocol=settings.worker_protocol,
+        header_timeout_s=settings.header_timeout_s,
+        idle_timeout_s=settings.idle_timeout_s,
+        max_streams=settings.max_streams,
+        files=settings.files,
     )
     with gateway:
         _say(
-            f"trunkline {__version__} on {_url(gateway.host, gateway.port)} for {len(settings.workers)} workers, "
+            f"trunkline {__version__} on {gateway.url} for {len(settings.workers)} workers, "
             f"policy {settings.policy}, admin on {_url(settings.admin_host, gateway.admin_port)}"
         )
         _wait_for_signal()

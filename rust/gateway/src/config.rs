@@ -1,15 +1,46 @@
 //! Settings of a gateway and their ranges.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::listen::Listen;
+
+/// Files with certificates and their keys. Default: none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Files {
+    /// The gateway's certificate chain, PEM. With it the data port speaks TLS, HTTP/2 and HTTP/1.1 as the client
+    /// wishes; without, plain text.
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of `tls_cert`, PEM.
+    pub tls_key: Option<PathBuf>,
+    /// Authorities, PEM; a client must then show a certificate of theirs.
+    pub tls_client_ca: Option<PathBuf>,
+    /// Authorities for `https://` workers, PEM; without it, the system's.
+    pub worker_tls_ca: Option<PathBuf>,
+    /// The certificate chain that we show to `https://` workers, PEM.
+    pub worker_tls_cert: Option<PathBuf>,
+    /// The private key of `worker_tls_cert`, PEM.
+    pub worker_tls_key: Option<PathBuf>,
+}
+
+/// How workers are spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WorkerProtocol {
+    /// HTTP/1.1, which every engine speaks: a connection per request in flight.
+    #[default]
+    Http1,
+    /// HTTP/2: many requests on one connection. Plain workers must know it (prior knowledge); `https://` workers may
+    /// decline it.
+    H2,
+}
 
 /// Settings of a [`Gateway`](crate::Gateway). Every default is what a fleet of GPU workers wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayConfig {
     /// Where clients connect. Port 0 takes a free port. Default 127.0.0.1:8080.
-    pub listen: SocketAddr,
+    pub listen: Listen,
     /// Where `/metrics`, `/livez`, `/readyz` and `/admin` are served; `None` serves none of them. Default
     /// 127.0.0.1:8081: the admin API changes the fleet, so it is on loopback until somebody decides otherwise.
     pub admin_listen: Option<SocketAddr>,
@@ -28,12 +59,24 @@ pub struct GatewayConfig {
     pub probe_interval: Duration,
     /// Whether answers carry `x-trunkline-worker` and `x-trunkline-decision`. Default true.
     pub annotate: bool,
+    /// How workers are spoken to. Default HTTP/1.1.
+    pub worker_protocol: WorkerProtocol,
+    /// Longest time from the first byte of a request's head to its last, 10 ms to 1 h, and for a TLS handshake. Default
+    /// 10 s: nobody sends a head that slowly in good faith.
+    pub header_timeout: Duration,
+    /// Longest time that a client's connection stays open without a request, 10 ms to 24 h. Default 75 s, as long as
+    /// nginx.
+    pub idle_timeout: Duration,
+    /// Most requests at a time on one HTTP/2 connection of a client, 1 to 10,000. Default 128, as nginx has it.
+    pub max_streams: u32,
+    /// Files that are read at the start.
+    pub files: Files,
 }
 
 impl Default for GatewayConfig {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)).into(),
             admin_listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8081))),
             threads: 0,
             max_body_bytes: 64 << 20,
@@ -41,6 +84,11 @@ impl Default for GatewayConfig {
             first_byte_timeout: None,
             probe_interval: Duration::from_secs(1),
             annotate: true,
+            worker_protocol: WorkerProtocol::Http1,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            max_streams: 128,
+            files: Files::default(),
         }
     }
 }
@@ -68,6 +116,16 @@ impl GatewayConfig {
         }
         if !(Duration::from_millis(20)..=minute).contains(&self.probe_interval) {
             return refuse("probe_interval", format!("{:?}", self.probe_interval), "20 ms to 60 s");
+        }
+        let shortest = Duration::from_millis(10);
+        if !(shortest..=60 * minute).contains(&self.header_timeout) {
+            return refuse("header_timeout", format!("{:?}", self.header_timeout), "10 ms to 1 h");
+        }
+        if !(shortest..=24 * 60 * minute).contains(&self.idle_timeout) {
+            return refuse("idle_timeout", format!("{:?}", self.idle_timeout), "10 ms to 24 h");
+        }
+        if !(1..=10_000).contains(&self.max_streams) {
+            return refuse("max_streams", self.max_streams.to_string(), "1 to 10000");
         }
         Ok(())
     }
@@ -99,6 +157,9 @@ mod tests {
             ("connect_timeout", GatewayConfig { connect_timeout: Duration::ZERO, ..base() }),
             ("first_byte_timeout", GatewayConfig { first_byte_timeout: Some(Duration::ZERO), ..base() }),
             ("probe_interval", GatewayConfig { probe_interval: Duration::from_secs(61), ..base() }),
+            ("header_timeout", GatewayConfig { header_timeout: Duration::ZERO, ..base() }),
+            ("idle_timeout", GatewayConfig { idle_timeout: Duration::ZERO, ..base() }),
+            ("max_streams", GatewayConfig { max_streams: 0, ..base() }),
         ];
         for (wanted, config) in cases {
             match config.check() {

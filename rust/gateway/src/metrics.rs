@@ -20,6 +20,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use trunkline_core::{Reason, WorkerView};
 
+use crate::edge_metrics::EdgeMetrics;
 use crate::fleet::Fleet;
 use crate::path::PathClass;
 
@@ -111,6 +112,7 @@ pub(crate) struct Metrics {
     /// Answers that a worker cut after their first byte.
     pub(crate) cut_answers: Counter,
     ttft: Histogram,
+    pub(crate) edge: EdgeMetrics,
 }
 
 impl fmt::Debug for Metrics {
@@ -161,6 +163,7 @@ impl Metrics {
         let own_answers = Arc::new(RequestTable::default());
         registry.register_collector(Box::new(PerWorker { fleet, own_answers: Arc::clone(&own_answers) }));
         Self {
+            edge: EdgeMetrics::new(&mut registry),
             registry,
             retries: retries.try_into().expect("one counter per cause"),
             decisions: decisions.try_into().expect("one counter per reason"),
@@ -283,7 +286,8 @@ mod tests {
 
     #[test]
     fn the_page_has_every_figure_and_drops_removed_workers() {
-        let fleet = Arc::new(Fleet::new(Arc::new(Router::new(RouterConfig::default()).unwrap()), 1));
+        let fleet =
+            Arc::new(Fleet::new(Arc::new(Router::new(RouterConfig::default()).unwrap()), 1, Arc::default()));
         let worker = fleet.add("http://a:1").unwrap();
         let metrics = Metrics::new(Arc::clone(&fleet));
         worker.requests.count(PathClass::Chat, 200);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -25,6 +25,7 @@ use crate::booking::Booking;
 use crate::endpoint::MAX_TARGET_BYTES;
 use crate::fleet::{Ids, Worker};
 use crate::headers;
+use crate::intake;
 use crate::metrics::{CLIENT_CLOSED, Cause};
 use crate::path::{PathClass, behind_endpoint};
 use crate::place::{Choice, Placing};
@@ -47,7 +48,7 @@ pub(crate) async fn serve(
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let since = Instant::now();
-    let (parts, incoming) = request.into_parts();
+    let (mut parts, incoming) = request.into_parts();
     let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let path = behind_endpoint(target.path()).map(str::to_owned);
     let class = PathClass::of(path.as_deref().unwrap_or(target.path()));
@@ -58,6 +59,7 @@ pub(crate) async fn serve(
     if parts.method == Method::CONNECT {
         return own(Refusal::Method.answer());
     }
+    intake::normalise(&mut parts);
     if target.as_str().len() > MAX_TARGET_BYTES {
         return own(Refusal::LongTarget.answer());
     }
@@ -377,6 +379,8 @@ impl Call {
         let shared = &self.shard.shared;
         let Begun { mut parts, incoming, first, lease } = begun;
         worker.requests.count(self.class, parts.status.as_u16());
+        // Whatever the worker speaks, the client is answered in its own protocol.
+        parts.version = Version::HTTP_11;
         headers::strip_answer(&mut parts.headers);
         if let Some(annotation) = annotation {
             parts.headers.insert(headers::WORKER, worker.endpoint.url_header.clone());

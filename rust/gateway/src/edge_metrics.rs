@@ -1,0 +1,24 @@
+//! Figures of the gateway's edge: connections that were turned away.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
+
+/// Counters of the edge.
+#[derive(Debug)]
+pub(crate) struct EdgeMetrics {
+    /// TLS handshakes that failed or took too long.
+    pub(crate) tls_failures: Counter,
+}
+
+impl EdgeMetrics {
+    /// Registers all of them.
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        let tls_failures = Counter::default();
+        registry.register(
+            "tls_handshake_failures",
+            "TLS handshakes of clients that failed or took too long",
+            tls_failures.clone(),
+        );
+        Self { tls_failures }
+    }
+}
