@@ -225,6 +225,12 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     ] = None
     worker_tls_cert: Annotated[File | None, Meta(description="Certificate (PEM) shown to https:// workers.")] = None
     worker_tls_key: Annotated[File | None, Meta(description="Private key (PEM) of worker_tls_cert.")] = None
+    max_header: Annotated[Size, Meta(description="Largest head of a request, 8KiB to 1MiB.")] = "64KiB"
+    max_headers: Annotated[int, Meta(ge=1, le=10000, description="Most header lines of a request.")] = 100
+    max_connections_per_client: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="Most connections of one address (IPv6: /64) at a time; unset does not limit them."),
+    ] = None
     header_timeout_s: Annotated[
         float, Meta(ge=0.01, le=3600, description="Longest time for a request's head, and for a TLS handshake.")
     ] = 10.0

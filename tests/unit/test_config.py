@@ -147,7 +147,7 @@ def test_every_setting_has_a_meaning_a_flag_and_a_range(settings: type[ServeSett
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     library = inspect.signature(Gateway).parameters
     command = {field.name: field.default for field in ServeSettings.fields()}
-    shared = library.keys() & command.keys() - {"workers", "max_body", "admin_port"}
+    shared = library.keys() & command.keys() - {"workers", "max_body", "max_header", "admin_port"}
     assert {"host", "port", "threads", "connect_timeout_s", "annotate"} < shared
     assert {name: library[name].default for name in shared} == {name: command[name] for name in shared}
     router = inspect.signature(Router).parameters

@@ -41,7 +41,8 @@ impl Gateway {
     /// connect_timeout_s: longest wait for a connection to a worker.  first_byte_timeout_s: longest wait for the head of an
     /// answer; None waits for ever.  probe_interval_s: time between two health probes of a worker.  annotate: whether
     /// answers carry x-trunkline-* headers.  listen: instead of host and port "unix:/path" or "host:port".
-    /// worker_protocol: "http1" or "h2".  header_timeout_s: longest time for a head or a TLS
+    /// worker_protocol: "http1" or "h2".  max_header, max_headers: bytes and lines of a request's head.
+    /// max_connections_per_client: of one address; None for no limit.  header_timeout_s: longest time for a head or a TLS
     /// handshake.  idle_timeout_s: longest time without a request.  max_streams: requests at a time on an HTTP/2 connection.
     /// files: certificates and their keys by the names of their settings (tls_cert, ...).
     ///
@@ -63,6 +64,9 @@ impl Gateway {
         annotate = true,
         listen = None,
         worker_protocol = "http1",
+        max_header = None,
+        max_headers = 100,
+        max_connections_per_client = None,
         header_timeout_s = 10.0,
         idle_timeout_s = 75.0,
         max_streams = 128,
@@ -85,6 +89,9 @@ impl Gateway {
         annotate: bool,
         listen: Option<&str>,
         worker_protocol: &str,
+        max_header: Option<&Bound<'_, PyAny>>,
+        max_headers: usize,
+        max_connections_per_client: Option<u32>,
         header_timeout_s: f64,
         idle_timeout_s: f64,
         max_streams: u32,
@@ -107,6 +114,10 @@ impl Gateway {
             probe_interval: seconds(py, "probe_interval_s", probe_interval_s)?,
             annotate,
             worker_protocol: net::protocol(py, worker_protocol)?,
+            max_header_bytes: max_header
+                .map_or(Ok(defaults.max_header_bytes), |size| size::bytes("max_header", size))?,
+            max_headers,
+            max_connections_per_client,
             header_timeout: seconds(py, "header_timeout_s", header_timeout_s)?,
             idle_timeout: seconds(py, "idle_timeout_s", idle_timeout_s)?,
             max_streams,

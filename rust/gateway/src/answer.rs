@@ -1,7 +1,7 @@
 //! Answers that are made here, not by a worker: errors in OpenAI's shape, readiness, the merged model list.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
 use crate::body::AnswerBody;
@@ -24,6 +24,12 @@ pub(crate) enum Refusal {
     SlowBody,
     /// The body is over the limit.
     LargeBody { max_bytes: usize },
+    /// No `Host`, or more than one.
+    Host,
+    /// A transfer encoding that is not simply `chunked`.
+    TransferCoding,
+    /// More header lines than are allowed.
+    LargeHead,
     /// No worker is in rotation for this request.
     NoWorker,
     /// The workers that were asked failed, the last one in this way.
@@ -39,6 +45,9 @@ impl Refusal {
             Self::BrokenBody => StatusCode::BAD_REQUEST,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::LargeBody { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Host => StatusCode::BAD_REQUEST,
+            Self::TransferCoding => StatusCode::NOT_IMPLEMENTED,
+            Self::LargeHead => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::NoWorker => StatusCode::SERVICE_UNAVAILABLE,
             Self::Failed(FaultKind::FirstByteTimeout) => StatusCode::GATEWAY_TIMEOUT,
             Self::Failed(_) => StatusCode::BAD_GATEWAY,
@@ -54,6 +63,9 @@ impl Refusal {
             Self::LargeBody { max_bytes } => {
                 format!("The body of the request is over the limit of {max_bytes} bytes.")
             }
+            Self::Host => "A request has exactly one Host header.".into(),
+            Self::TransferCoding => "The only transfer encoding that is understood is chunked.".into(),
+            Self::LargeHead => "The request has too many header lines.".into(),
             Self::NoWorker => "No worker can take this request now.".into(),
             Self::Failed(fault) => format!("No worker began to answer this request: {fault}."),
         }
@@ -61,9 +73,14 @@ impl Refusal {
 
     fn kind(&self) -> &'static str {
         match self {
-            Self::Method | Self::LongTarget | Self::BrokenBody | Self::SlowBody | Self::LargeBody { .. } => {
-                "invalid_request_error"
-            }
+            Self::Method
+            | Self::LongTarget
+            | Self::BrokenBody
+            | Self::SlowBody
+            | Self::LargeBody { .. }
+            | Self::Host
+            | Self::TransferCoding
+            | Self::LargeHead => "invalid_request_error",
             Self::NoWorker => "service_unavailable",
             Self::Failed(_) => "upstream_error",
         }
@@ -76,8 +93,16 @@ impl Refusal {
             "error": {"message": self.message(), "type": self.kind(), "param": null, "code": status.as_u16()}
         });
         let mut answer = json(status, Bytes::from(error.to_string()));
-        if status.is_server_error() {
-            answer.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S.into());
+        let headers = answer.headers_mut();
+        match self {
+            // Who frames a request oddly may mean another end of it than we do: nothing behind it is read.
+            Self::Host | Self::TransferCoding => {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Self::NoWorker | Self::Failed(_) => {
+                headers.insert(RETRY_AFTER, RETRY_AFTER_S.into());
+            }
+            _ => {}
         }
         answer
     }
@@ -110,6 +135,7 @@ mod tests {
             (Refusal::LargeBody { max_bytes: 7 }, false),
             (Refusal::NoWorker, true),
             (Refusal::Failed(FaultKind::Closed), true),
+            (Refusal::TransferCoding, false),
         ] {
             let answer = refusal.answer();
             assert_eq!(answer.headers().contains_key(RETRY_AFTER), retry, "{refusal:?}");

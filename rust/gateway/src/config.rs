@@ -61,6 +61,14 @@ pub struct GatewayConfig {
     pub annotate: bool,
     /// How workers are spoken to. Default HTTP/1.1.
     pub worker_protocol: WorkerProtocol,
+    /// Largest head of a request in bytes, 8 KiB to 1 MiB; more is answered with 431. Default 64 KiB: long tokens and
+    /// cookies fit.
+    pub max_header_bytes: usize,
+    /// Most header lines of a request, 1 to 10,000; more are answered with 431. Default 100.
+    pub max_headers: usize,
+    /// Most connections of one client address (of one /64 in IPv6) at a time, at least 1; more are closed at once.
+    /// Default `None`: behind a load balancer all clients have one address.
+    pub max_connections_per_client: Option<u32>,
     /// Longest time from the first byte of a request's head to its last, 10 ms to 1 h, and for a TLS handshake. Default
     /// 10 s: nobody sends a head that slowly in good faith.
     pub header_timeout: Duration,
@@ -85,6 +93,9 @@ impl Default for GatewayConfig {
             probe_interval: Duration::from_secs(1),
             annotate: true,
             worker_protocol: WorkerProtocol::Http1,
+            max_header_bytes: 64 << 10,
+            max_headers: 100,
+            max_connections_per_client: None,
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             max_streams: 128,
@@ -116,6 +127,15 @@ impl GatewayConfig {
         }
         if !(Duration::from_millis(20)..=minute).contains(&self.probe_interval) {
             return refuse("probe_interval", format!("{:?}", self.probe_interval), "20 ms to 60 s");
+        }
+        if !(8 << 10..=1 << 20).contains(&self.max_header_bytes) {
+            return refuse("max_header_bytes", self.max_header_bytes.to_string(), "8 KiB to 1 MiB");
+        }
+        if !(1..=10_000).contains(&self.max_headers) {
+            return refuse("max_headers", self.max_headers.to_string(), "1 to 10000");
+        }
+        if self.max_connections_per_client == Some(0) {
+            return refuse("max_connections_per_client", "0".into(), "1 or more, or none");
         }
         let shortest = Duration::from_millis(10);
         if !(shortest..=60 * minute).contains(&self.header_timeout) {
@@ -157,6 +177,9 @@ mod tests {
             ("connect_timeout", GatewayConfig { connect_timeout: Duration::ZERO, ..base() }),
             ("first_byte_timeout", GatewayConfig { first_byte_timeout: Some(Duration::ZERO), ..base() }),
             ("probe_interval", GatewayConfig { probe_interval: Duration::from_secs(61), ..base() }),
+            ("max_header_bytes", GatewayConfig { max_header_bytes: 1 << 12, ..base() }),
+            ("max_headers", GatewayConfig { max_headers: 0, ..base() }),
+            ("max_connections_per_client", GatewayConfig { max_connections_per_client: Some(0), ..base() }),
             ("header_timeout", GatewayConfig { header_timeout: Duration::ZERO, ..base() }),
             ("idle_timeout", GatewayConfig { idle_timeout: Duration::ZERO, ..base() }),
             ("max_streams", GatewayConfig { max_streams: 0, ..base() }),

@@ -27,8 +27,8 @@ use crate::wire::{Socket, Wire};
 
 /// What an HTTP/2 connection begins with (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Largest head of a request.
-const MAX_HEADER_BYTES: usize = 64 << 10;
+/// Header lines that hyper reads unless it is told otherwise.
+const HYPER_MAX_HEADERS: usize = 100;
 /// Bytes of one answer that may wait in an HTTP/2 connection for its client.
 const MAX_SEND_BUFFER_BYTES: usize = 64 << 10;
 /// Time between two pings of a silent HTTP/2 connection, and the wait for their answer: a client that is gone is noticed
@@ -100,7 +100,11 @@ async fn serve_http1(shard: &Arc<Shard>, wire: Wire, ahead: Bytes) {
     let patience = Patience::new(config.header_timeout);
     let stream = Heard::new(wire, ahead, &patience);
     let mut server = http1::Builder::new();
-    server.timer(patience).header_read_timeout(config.idle_timeout).max_buf_size(MAX_HEADER_BYTES);
+    server.timer(patience).header_read_timeout(config.idle_timeout).max_buf_size(config.max_header_bytes);
+    // Told a number, hyper makes room for it at each request, which costs a few per cent of one.
+    if config.max_headers != HYPER_MAX_HEADERS {
+        server.max_headers(config.max_headers);
+    }
     let service = service_fn(|request| proxy::serve(Arc::clone(shard), request));
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     let mut phase = shard.shared.subscribe();
@@ -120,7 +124,7 @@ async fn serve_h2(shard: &Arc<Shard>, wire: Wire, ahead: Bytes) {
     server
         .timer(TokioTimer::new())
         .max_concurrent_streams(config.max_streams)
-        .max_header_list_size(MAX_HEADER_BYTES as u32)
+        .max_header_list_size(u32::try_from(config.max_header_bytes).unwrap_or(u32::MAX))
         .max_send_buf_size(MAX_SEND_BUFFER_BYTES)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);

@@ -10,9 +10,9 @@
 //! | module | idea |
 //! | --- | --- |
 //! | `server`, `listen` | threads, the listener, start and end |
-//! | `front`, `patience`, `wire`, `tls` | a client's connection: TLS, HTTP/1.1 or HTTP/2, how long it may idle |
+//! | `front`, `patience`, `clients`, `wire`, `tls` | a client's connection: TLS, HTTP/1.1 or HTTP/2, how long it may idle |
 //! | `edge` | certificates that are in force |
-//! | `intake` | heads that are put right before anything else |
+//! | `intake` | heads that are refused or put right before anything else |
 //! | `proxy`, `place` | one request's life, and the choice of its worker |
 //! | `prompt`, `json`, `path` | what a body and a path say |
 //! | `fleet`, `endpoint` | who the workers are and what they serve |
@@ -44,6 +44,7 @@ mod answer;
 mod backoff;
 mod body;
 mod booking;
+mod clients;
 mod config;
 mod edge;
 mod edge_metrics;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -96,16 +96,16 @@ impl Listener {
         }
     }
 
-    /// The next connection.
-    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
+    /// The next connection, and its client's address if it has one.
+    pub(crate) async fn accept(&self) -> io::Result<(Accepted, Option<IpAddr>)> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
-                Ok(Accepted::Tcp(stream.into_std()?))
+                let (stream, peer) = listener.accept().await?;
+                Ok((Accepted::Tcp(stream.into_std()?), Some(peer.ip())))
             }
             Self::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                Ok(Accepted::Unix(stream.into_std()?))
+                Ok((Accepted::Unix(stream.into_std()?), None))
             }
         }
     }

@@ -56,10 +56,9 @@ pub(crate) async fn serve(
         shard.shared.metrics.own_answers.count(class, answer.status().as_u16());
         Ok(answer)
     };
-    if parts.method == Method::CONNECT {
-        return own(Refusal::Method.answer());
+    if let Err(refusal) = intake::check(&mut parts, shard.shared.config.max_headers) {
+        return own(refusal.answer());
     }
-    intake::normalise(&mut parts);
     if target.as_str().len() > MAX_TARGET_BYTES {
         return own(Refusal::LongTarget.answer());
     }

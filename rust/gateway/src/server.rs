@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 use trunkline_core::{Millis, Router};
 
 use crate::admin;
+use crate::clients::{Clients, Seat};
 use crate::config::GatewayConfig;
 use crate::edge::Edge;
 use crate::endpoint::Endpoint;
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) metrics: Metrics,
     pub(crate) edge: Arc<Edge>,
+    /// `None` without a limit.
+    clients: Option<Arc<Clients>>,
     started: Instant,
     phase: watch::Sender<Phase>,
     gate: Gate,
@@ -129,13 +132,15 @@ pub(crate) struct Shard {
 #[derive(Debug)]
 pub(crate) struct Counted {
     shard: Arc<Shard>,
+    /// Its place among those of its client, if these are limited.
+    _seat: Option<Seat>,
 }
 
 impl Counted {
-    fn new(shard: &Arc<Shard>) -> Self {
+    fn new(shard: &Arc<Shard>, seat: Option<Seat>) -> Self {
         shard.connections.fetch_add(1, Ordering::Relaxed);
         shard.shared.gate.change(|state| state.connections += 1);
-        Self { shard: Arc::clone(shard) }
+        Self { shard: Arc::clone(shard), _seat: seat }
     }
 
     /// The thread that serves it.
@@ -194,6 +199,7 @@ impl Gateway {
         let fleet = Arc::new(Fleet::new(router, thread_count, Arc::clone(&edge.outbound)));
         let shared = Arc::new(Shared {
             metrics: Metrics::new(Arc::clone(&fleet)),
+            clients: config.max_connections_per_client.map(|limit| Arc::new(Clients::new(limit))),
             config,
             edge,
             fleet,
@@ -357,11 +363,21 @@ async fn accept(listener: Listener, shards: Vec<Arc<Shard>>) {
             () = reached(Phase::Draining, &mut phase) => break,
         };
         match accepted {
-            Ok(stream) => {
+            Ok((stream, address)) => {
+                let seat = match (&shared.clients, address) {
+                    (Some(clients), Some(address)) => match clients.admit(address) {
+                        Some(seat) => Some(seat),
+                        None => {
+                            shared.metrics.edge.refused_connections.inc();
+                            continue;
+                        }
+                    },
+                    _ => None,
+                };
                 let lightest = shards.iter().min_by_key(|shard| shard.connections.load(Ordering::Relaxed));
                 let shard = lightest.expect("a gateway has at least one thread");
                 // An error means that the thread has ended; the connection is closed with it.
-                let _ = shard.inbox.send((Counted::new(shard), stream));
+                let _ = shard.inbox.send((Counted::new(shard, seat), stream));
             }
             // The client left again, or the system has no room. The first passes at once, the second may last.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}

@@ -324,12 +324,20 @@ fn refusals_and_limits_are_those_of_http1() {
     let worker = FakeWorker::start();
     let front = Front::with(Policy::RoundRobin, &[&worker], |config| {
         config.max_body_bytes = 2_000;
+        config.max_headers = 20;
+        config.max_header_bytes = 8 << 10;
     });
     let mut client = Client::connect(&front);
     let large = Request::post("http://c/v1/chat/completions").body(()).unwrap();
     let answer = client.send(large, vec![b'x'; 2_001]);
     assert_eq!(client.head(answer).unwrap().status(), 413);
-    let long = Request::post("http://c/v1/chat/completions").header("x-long", "y".repeat(80 << 10));
+    let mut many = Request::post("http://c/v1/chat/completions");
+    for number in 0..21 {
+        many = many.header(format!("x-{number}"), "1");
+    }
+    let answer = client.send(many.body(()).unwrap(), chat("x"));
+    assert_eq!(client.head(answer).unwrap().status(), 431);
+    let long = Request::post("http://c/v1/chat/completions").header("x-long", "y".repeat(10 << 10));
     let answer = client.send(long.body(()).unwrap(), chat("x"));
     assert_eq!(client.head(answer).unwrap().status(), 431);
     assert_eq!(client.chat("x").0, 200);
