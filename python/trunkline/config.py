@@ -57,7 +57,7 @@ PolicyName = Annotated[
 
 ProtocolName = Annotated[Literal["http1", "h2"], Meta(extra={"metavar": "NAME"})]
 
-# Settings of files with certificates and their keys.
+# Settings of files with certificates, keys and tokens.
 FILES = (
     "tls_cert",
     "tls_key",
@@ -65,6 +65,9 @@ FILES = (
     "worker_tls_ca",
     "worker_tls_cert",
     "worker_tls_key",
+    "worker_token_file",
+    "api_keys_file",
+    "admin_token_file",
 )
 
 
@@ -178,7 +181,7 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     listen: Annotated[
         ListenAt | None, Meta(description="Where clients connect, in one word, instead of host and port.")
     ] = None
-    admin_host: Annotated[Host, Meta(description="Address of the admin port, which has no login.")] = "127.0.0.1"
+    admin_host: Annotated[Host, Meta(description="Address of the admin port; see admin_token_file.")] = "127.0.0.1"
     admin_port: Annotated[Port, Meta(description="Port of /metrics, /readyz and /admin; 0 takes a free one.")] = 8081
     workers: Annotated[
         tuple[Url, ...],
@@ -225,6 +228,15 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     ] = None
     worker_tls_cert: Annotated[File | None, Meta(description="Certificate (PEM) shown to https:// workers.")] = None
     worker_tls_key: Annotated[File | None, Meta(description="Private key (PEM) of worker_tls_cert.")] = None
+    worker_token_file: Annotated[
+        File | None, Meta(description="Token that workers get as Authorization: Bearer, in place of the client's.")
+    ] = None
+    api_keys_file: Annotated[
+        File | None, Meta(description="Keys of clients, see `trunkline key new`; without a key a request is refused.")
+    ] = None
+    admin_token_file: Annotated[
+        File | None, Meta(description="Token that the admin port wants, but for /livez and /readyz.")
+    ] = None
     max_header: Annotated[Size, Meta(description="Largest head of a request, 8KiB to 1MiB.")] = "64KiB"
     max_headers: Annotated[int, Meta(ge=1, le=10000, description="Most header lines of a request.")] = 100
     max_connections_per_client: Annotated[

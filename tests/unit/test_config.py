@@ -157,8 +157,8 @@ def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
 
 
 def test_files_of_the_settings_are_those_that_are_set() -> None:
-    settings, _ = ServeSettings.load(flags=WORKERS | {"tls_cert": "a.pem", "tls_key": "a.key"}, environment={})
-    assert settings.files == {"tls_cert": "a.pem", "tls_key": "a.key"}
+    settings, _ = ServeSettings.load(flags=WORKERS | {"tls_cert": "a.pem", "api_keys_file": "keys"}, environment={})
+    assert settings.files == {"tls_cert": "a.pem", "api_keys_file": "keys"}
     assert set(FILES) <= {field.name for field in ServeSettings.fields()}
 
 

@@ -44,7 +44,7 @@ impl Gateway {
     /// worker_protocol: "http1" or "h2".  max_header, max_headers: bytes and lines of a request's head.
     /// max_connections_per_client: of one address; None for no limit.  header_timeout_s: longest time for a head or a TLS
     /// handshake.  idle_timeout_s: longest time without a request.  max_streams: requests at a time on an HTTP/2 connection.
-    /// files: certificates and their keys by the names of their settings (tls_cert, ...).
+    /// files: certificates, keys and tokens by the names of their settings (tls_cert, api_keys_file, ...).
     ///
     /// Raises ConfigError, DuplicateWorkerError, OSError if an address cannot be listened on.
     #[new]

@@ -44,6 +44,9 @@ pub(crate) fn files(py: Python<'_>, named: HashMap<String, PathBuf>) -> PyResult
             "worker_tls_ca" => &mut files.worker_tls_ca,
             "worker_tls_cert" => &mut files.worker_tls_cert,
             "worker_tls_key" => &mut files.worker_tls_key,
+            "worker_token_file" => &mut files.worker_token,
+            "api_keys_file" => &mut files.api_keys,
+            "admin_token_file" => &mut files.admin_token,
             _ => return Err(error::config(py, "files", &name, "the names of settings for files")),
         };
         *place = Some(path);

@@ -1,11 +1,14 @@
 //! Answers that are made here, not by a worker: errors in OpenAI's shape, readiness, the merged model list.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 
 use crate::body::AnswerBody;
 use crate::endpoint::MAX_TARGET_BYTES;
+use crate::keys::Denied;
 use crate::upstream::FaultKind;
 
 /// Seconds that a client is asked to wait when all workers are busy or gone.
@@ -30,6 +33,8 @@ pub(crate) enum Refusal {
     TransferCoding,
     /// More header lines than are allowed.
     LargeHead,
+    /// Who may call, or how much, is limited, and this is too much.
+    Denied(Denied),
     /// No worker is in rotation for this request.
     NoWorker,
     /// The workers that were asked failed, the last one in this way.
@@ -48,6 +53,8 @@ impl Refusal {
             Self::Host => StatusCode::BAD_REQUEST,
             Self::TransferCoding => StatusCode::NOT_IMPLEMENTED,
             Self::LargeHead => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::Denied(Denied::Unknown) => StatusCode::UNAUTHORIZED,
+            Self::Denied(Denied::Requests { .. } | Denied::Tokens { .. }) => StatusCode::TOO_MANY_REQUESTS,
             Self::NoWorker => StatusCode::SERVICE_UNAVAILABLE,
             Self::Failed(FaultKind::FirstByteTimeout) => StatusCode::GATEWAY_TIMEOUT,
             Self::Failed(_) => StatusCode::BAD_GATEWAY,
@@ -66,6 +73,11 @@ impl Refusal {
             Self::Host => "A request has exactly one Host header.".into(),
             Self::TransferCoding => "The only transfer encoding that is understood is chunked.".into(),
             Self::LargeHead => "The request has too many header lines.".into(),
+            Self::Denied(Denied::Unknown) => "No valid API key was given.".into(),
+            Self::Denied(Denied::Requests { .. }) => {
+                "This API key has used up its requests per minute.".into()
+            }
+            Self::Denied(Denied::Tokens { .. }) => "This API key has used up its tokens per minute.".into(),
             Self::NoWorker => "No worker can take this request now.".into(),
             Self::Failed(fault) => format!("No worker began to answer this request: {fault}."),
         }
@@ -81,6 +93,8 @@ impl Refusal {
             | Self::Host
             | Self::TransferCoding
             | Self::LargeHead => "invalid_request_error",
+            Self::Denied(Denied::Unknown) => "authentication_error",
+            Self::Denied(Denied::Requests { .. } | Denied::Tokens { .. }) => "rate_limit_error",
             Self::NoWorker => "service_unavailable",
             Self::Failed(_) => "upstream_error",
         }
@@ -95,6 +109,12 @@ impl Refusal {
         let mut answer = json(status, Bytes::from(error.to_string()));
         let headers = answer.headers_mut();
         match self {
+            Self::Denied(Denied::Unknown) => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Self::Denied(Denied::Requests { wait } | Denied::Tokens { wait }) => {
+                headers.insert(RETRY_AFTER, whole_seconds(*wait).into());
+            }
             // Who frames a request oddly may mean another end of it than we do: nothing behind it is read.
             Self::Host | Self::TransferCoding => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -106,6 +126,11 @@ impl Refusal {
         }
         answer
     }
+}
+
+/// Rounded up: a client that comes back earlier comes in vain.
+fn whole_seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
 /// A JSON document.
@@ -136,6 +161,8 @@ mod tests {
             (Refusal::NoWorker, true),
             (Refusal::Failed(FaultKind::Closed), true),
             (Refusal::TransferCoding, false),
+            (Refusal::Denied(Denied::Unknown), false),
+            (Refusal::Denied(Denied::Tokens { wait: Duration::from_millis(1_200) }), true),
         ] {
             let answer = refusal.answer();
             assert_eq!(answer.headers().contains_key(RETRY_AFTER), retry, "{refusal:?}");
@@ -144,5 +171,10 @@ mod tests {
             assert!(document["error"]["message"].is_string());
             assert_eq!(document["error"]["code"], refusal.status().as_u16());
         }
+        let limited = Refusal::Denied(Denied::Requests { wait: Duration::from_millis(1_200) }).answer();
+        assert_eq!(
+            (limited.status(), &limited.headers()[RETRY_AFTER]),
+            (StatusCode::TOO_MANY_REQUESTS, &"2".parse().unwrap())
+        );
     }
 }

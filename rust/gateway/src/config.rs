@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::listen::Listen;
 
-/// Files with certificates and their keys. Default: none.
+/// Files with certificates, keys and tokens. Default: none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Files {
     /// The gateway's certificate chain, PEM. With it the data port speaks TLS, HTTP/2 and HTTP/1.1 as the client
@@ -23,6 +23,13 @@ pub struct Files {
     pub worker_tls_cert: Option<PathBuf>,
     /// The private key of `worker_tls_cert`, PEM.
     pub worker_tls_key: Option<PathBuf>,
+    /// A token that workers want as `Authorization: Bearer`. Clients' own `Authorization` is then replaced.
+    pub worker_token: Option<PathBuf>,
+    /// Keys of clients, one per line (`docs/edge.md`); with it, a request without one of them is refused.
+    pub api_keys: Option<PathBuf>,
+    /// A token, 16 bytes or more, that the admin API wants as `Authorization: Bearer`, for all but `/livez` and
+    /// `/readyz`.
+    pub admin_token: Option<PathBuf>,
 }
 
 /// How workers are spoken to.

@@ -56,7 +56,7 @@ pub enum Error {
     Router(#[from] trunkline_core::Error),
 }
 
-/// What is wrong with a file of certificates or keys. Never quotes the file.
+/// What is wrong with a file of certificates, keys or tokens. Never quotes the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileFault {
@@ -72,4 +72,15 @@ pub enum FileFault {
     /// A certificate or key is not fit for use, or the two do not belong together.
     #[error(transparent)]
     Tls(#[from] rustls::Error),
+    /// A line of keys is not as it should be.
+    #[error("line {number}: wanted is {wanted}")]
+    Line {
+        /// Number of the line, from 1.
+        number: usize,
+        /// What should stand there.
+        wanted: &'static str,
+    },
+    /// It is not one line of 16 or more visible ASCII characters.
+    #[error("a token is one line of 16 or more visible ASCII characters")]
+    Token,
 }

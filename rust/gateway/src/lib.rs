@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | `server`, `listen` | threads, the listener, start and end |
 //! | `front`, `patience`, `clients`, `wire`, `tls` | a client's connection: TLS, HTTP/1.1 or HTTP/2, how long it may idle |
-//! | `edge` | certificates that are in force |
+//! | `edge`, `keys`, `rate`, `digest` | certificates and tokens, who may call, and how much |
 //! | `intake` | heads that are refused or put right before anything else |
 //! | `proxy`, `place` | one request's life, and the choice of its worker |
 //! | `prompt`, `json`, `path` | what a body and a path say |
@@ -46,6 +46,7 @@ mod body;
 mod booking;
 mod clients;
 mod config;
+mod digest;
 mod edge;
 mod edge_metrics;
 mod endpoint;
@@ -56,6 +57,7 @@ mod headers;
 mod health;
 mod intake;
 mod json;
+mod keys;
 mod link;
 mod listen;
 mod metrics;
@@ -66,6 +68,7 @@ mod place;
 mod probe;
 mod prompt;
 mod proxy;
+mod rate;
 mod server;
 mod tls;
 mod upstream;

@@ -1,8 +1,9 @@
-//! How workers are reached, whoever they are: the protocol and the certificates.
+//! How workers are reached, whoever they are: the protocol, the certificates, and the token that they want to see.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use http::header::HeaderValue;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 
@@ -18,6 +19,8 @@ pub(crate) struct Outbound {
     tls: ArcSwapOption<ClientConfig>,
     /// What `tls` is made from. Held while it is made.
     files: Mutex<Files>,
+    /// The value of `Authorization` for every worker.
+    token: ArcSwapOption<HeaderValue>,
 }
 
 impl Outbound {
@@ -40,11 +43,22 @@ impl Outbound {
         Ok(config)
     }
 
-    /// Puts certificates in force for connections from now on. Without `tls`, the first
+    /// What workers want to see as `Authorization`, if anything.
+    pub(crate) fn token(&self) -> Option<Arc<HeaderValue>> {
+        self.token.load_full()
+    }
+
+    /// Whether a worker needed TLS so far.
+    pub(crate) fn uses_tls(&self) -> bool {
+        self.tls.load().is_some()
+    }
+
+    /// Puts new certificates and a new token in force for connections and requests from now on. Without `tls`, the first
     /// worker that needs it reads `files`.
-    pub(crate) fn replace(&self, files: &Files, tls: Option<Arc<ClientConfig>>) {
+    pub(crate) fn replace(&self, files: &Files, tls: Option<Arc<ClientConfig>>, token: Option<HeaderValue>) {
         let mut held = self.files.lock();
         held.clone_from(files);
         self.tls.store(tls);
+        self.token.store(token.map(Arc::new));
     }
 }

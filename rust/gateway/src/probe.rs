@@ -122,6 +122,9 @@ async fn get(endpoint: &Endpoint, path: &str) -> Result<(StatusCode, Bytes), Fai
     if matches!(asking.0, Sender::Http1(..)) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    if let Some(token) = endpoint.outbound.token() {
+        headers.insert(header::AUTHORIZATION, HeaderValue::clone(&token));
+    }
     let answer = asking.0.send(endpoint, request).await.map_err(|_| Failure::Broken)?;
     let status = answer.status();
     let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;

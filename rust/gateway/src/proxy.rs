@@ -26,6 +26,7 @@ use crate::endpoint::MAX_TARGET_BYTES;
 use crate::fleet::{Ids, Worker};
 use crate::headers;
 use crate::intake;
+use crate::keys::{Admitted, Key};
 use crate::metrics::{CLIENT_CLOSED, Cause};
 use crate::path::{PathClass, behind_endpoint};
 use crate::place::{Choice, Placing};
@@ -65,6 +66,13 @@ pub(crate) async fn serve(
     if class == PathClass::Health {
         return own(answer::health(shard.shared.is_ready()));
     }
+    let admitted = match shard.shared.edge.keys.load().as_ref() {
+        None => None,
+        Some(keys) => match keys.admit(&parts.headers, shard.shared.now()) {
+            Ok(admitted) => Some(admitted),
+            Err(denied) => return own(Refusal::Denied(denied).answer()),
+        },
+    };
     if class == PathClass::Models
         && parts.method == Method::GET
         && let Some(list) = shard.shared.fleet.snapshot().model_list.clone()
@@ -75,7 +83,7 @@ pub(crate) async fn serve(
         Ok(body) => body,
         Err(refusal) => return own(refusal.answer()),
     };
-    let call = Call::new(shard, parts.method, target, path, class, parts.headers, body, since);
+    let call = Call::new(shard, parts.method, target, path, class, parts.headers, body, since, admitted);
     Ok(call.answer().await)
 }
 
@@ -122,6 +130,8 @@ struct Call {
     since: Instant,
     tenant: Option<HeaderValue>,
     adapter: Option<HeaderValue>,
+    /// The API key that it came with.
+    key: Option<Arc<Key>>,
     /// Workers that were asked.
     tried: Ids,
     answered: bool,
@@ -160,6 +170,7 @@ impl Call {
         mut headers: HeaderMap,
         body: Bytes,
         since: Instant,
+        admitted: Option<Admitted>,
     ) -> Self {
         let is_chunked = headers.keys().any(|name| *name == header::TRANSFER_ENCODING);
         // SageMaker's headers mean something where SageMaker's clients call.
@@ -169,7 +180,9 @@ impl Call {
             }
             _ => (None, None),
         };
-        headers::strip_request(&mut headers);
+        headers::strip_request(&mut headers, |name| {
+            admitted.as_ref().is_some_and(|admitted| admitted.ends_here(name))
+        });
         // A body that came in chunks is sent in one piece.
         if is_chunked {
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
@@ -185,6 +198,7 @@ impl Call {
             since,
             tenant,
             adapter,
+            key: admitted.map(|admitted| admitted.key),
             tried: Ids::new(),
             answered: false,
         }
@@ -260,7 +274,8 @@ impl Call {
             located.model = adapter.to_str().ok().map(Cow::Borrowed).or(located.model.take());
         }
         let tenant = self.tenant.as_ref().map(HeaderValue::as_bytes);
-        Placing { shared: &self.shard.shared, located, tenant, tried: &self.tried }.choose()
+        Placing { shared: &self.shard.shared, located, tenant, key: self.key.as_ref(), tried: &self.tried }
+            .choose()
     }
 
     /// Sends it to `worker` and waits until its answer has begun.
@@ -283,6 +298,9 @@ impl Call {
             worker.endpoint.target(&self.target, self.path.as_deref().unwrap_or(self.target.path()));
         *request.headers_mut() = self.headers.clone();
         request.headers_mut().insert(header::HOST, worker.endpoint.host_header.clone());
+        if let Some(token) = worker.endpoint.outbound.token() {
+            request.headers_mut().insert(header::AUTHORIZATION, HeaderValue::clone(&token));
+        }
         let config = &self.shard.shared.config;
         let begun = async {
             let exchange =

@@ -198,7 +198,7 @@ impl Gateway {
 
         let fleet = Arc::new(Fleet::new(router, thread_count, Arc::clone(&edge.outbound)));
         let shared = Arc::new(Shared {
-            metrics: Metrics::new(Arc::clone(&fleet)),
+            metrics: Metrics::new(Arc::clone(&fleet), Arc::clone(&edge)),
             clients: config.max_connections_per_client.map(|limit| Arc::new(Clients::new(limit))),
             config,
             edge,
