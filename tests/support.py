@@ -77,6 +77,14 @@ class Served:
         self._reader.join(timeout_s)
         return code
 
+    def wait_for_log(self, *words: str) -> str:
+        """Return the first line of its log with all these words, once it is there."""
+
+        def found() -> str | None:
+            return next((line for line in self.log[:] if all(word in line for word in words)), None)
+
+        return wait_for(found, what=str(words))
+
     def metric(self, series: str) -> float:
         """Return the value of one series; 0 if it is not there."""
         page = self.call("GET", "/metrics", admin=True).body.decode()

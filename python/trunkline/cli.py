@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from ._core import TrunklineError, __version__
-from .config import MockWorkerSettings, ServeSettings, Settings, SettingsError
+from .config import MockWorkerSettings, ServeSettings, Settings, SettingsError, config_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,7 +101,8 @@ def serve(config: Path | None, **flags: Any) -> NoReturn:  # noqa: ANN401 (check
     """Run the gateway in front of workers.
 
     Every setting is also read from the environment (TRUNKLINE_MEMORY_BUDGET) and from the file that --config or
-    TRUNKLINE_CONFIG names (memory_budget). SIGTERM and Ctrl-C drain: nothing new, what runs is finished.
+    TRUNKLINE_CONFIG names (memory_budget). SIGTERM and Ctrl-C drain: nothing new, what runs is finished. SIGHUP, or a
+    change of one of the files, puts new workers, certificates, keys and tokens in force without dropping a request.
 
     \b
     trunkline serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
@@ -111,8 +112,11 @@ def serve(config: Path | None, **flags: Any) -> NoReturn:  # noqa: ANN401 (check
     from .server import serve as run  # noqa: PLC0415 (see the module)
 
     with _failures():
-        settings, _ = ServeSettings.load(flags=_given(flags), file=config)
-        raise SystemExit(run(settings))
+
+        def load() -> ServeSettings:
+            return ServeSettings.load(flags=_given(flags), file=config)[0]
+
+        raise SystemExit(run(load(), again=load, config_file=config_file(config)))
 
 
 @cli.command()

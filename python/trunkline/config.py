@@ -57,7 +57,7 @@ PolicyName = Annotated[
 
 ProtocolName = Annotated[Literal["http1", "h2"], Meta(extra={"metavar": "NAME"})]
 
-# Settings of files with certificates, keys and tokens.
+# Settings of files whose content may change while the gateway serves.
 FILES = (
     "tls_cert",
     "tls_key",
@@ -130,6 +130,13 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(self.name, value, allowed=self.allowed, source=source) from refused
 
 
+def config_file(given: Path | None, *, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the file with settings: the one that is given, else the one that TRUNKLINE_CONFIG names, if any."""
+    if given is None and CONFIG_VARIABLE in environment:
+        return Path(environment[CONFIG_VARIABLE])
+    return given
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the settings of one command."""
 
@@ -153,8 +160,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         flags: keys and values of the command line, those given only.  file: TOML or YAML; without it, the one that
         TRUNKLINE_CONFIG names.  Raises SettingsError for the first unknown key or unfit value.
         """
-        if file is None and CONFIG_VARIABLE in environment:
-            file = Path(environment[CONFIG_VARIABLE])
+        file = config_file(file, environment=environment)
         fields = {field.name: field for field in cls.fields()}
         values: dict[str, Any] = {}
         sources = dict.fromkeys(fields, "default")

@@ -1,4 +1,4 @@
-"""API keys and the admin token as an operator and a client use them; Unix sockets."""
+"""API keys and the admin token as an operator and a client use them; Unix sockets; changed files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import httpx2
 import openai
 import pytest
 
-from tests.support import MakeWorkers, Serve, Served, clean_environment
+from tests.support import MakeWorkers, Serve, Served, clean_environment, wait_for
 
 
 def trunkline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -129,3 +130,65 @@ def test_a_unix_socket_in_front(serve: Serve, make_workers: MakeWorkers, tmp_pat
     served.signal(signal.SIGTERM)
     assert served.wait() == 0
     assert not path.exists()
+
+
+def test_a_changed_file_swaps_workers_without_losing_a_request(
+    serve: Serve, make_workers: MakeWorkers, tmp_path: Path
+) -> None:
+    first, second, third = make_workers(3)
+    file = tmp_path / "trunkline.toml"
+    file.write_text(f'workers = ["{first.url}", "{second.url}"]\n')
+    served = serve([], "--config", str(file))
+    statuses: list[int] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            statuses.append(served.chat(f"number {number}").status)
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    try:
+        wait_for(lambda: len(statuses) > 20)
+        file.write_text(f'workers = ["{second.url}", "{third.url}"]\n')
+        line = served.wait_for_log("reloaded")
+        assert f"added {third.url}" in line
+        assert f"removed {first.url}" in line
+        wait_for(lambda: third.stats().requests > 5)
+    finally:
+        over.set()
+        for asker in askers:
+            asker.join(30)
+    assert set(statuses) == {200}
+    assert served.metric('trunkline_config_reloads_total{result="ok"}') == 1
+
+
+def test_what_cannot_be_changed_or_read_is_refused(serve: Serve, make_workers: MakeWorkers, tmp_path: Path) -> None:
+    [worker] = make_workers(1)
+    file = tmp_path / "trunkline.toml"
+    good = f'workers = ["{worker.url}"]\n'
+    file.write_text(good)
+    served = serve([], "--config", str(file))
+    for text, words in (
+        ("workers = [", "valid TOML"),
+        ("workers = []\n", "workers"),
+        (good + 'policy = "random"\n', "policy = 'random'"),
+        (good + "port = 1\n", ""),
+        (good + "nonsense = 1\n", "nonsense"),
+        (f'workers = ["{worker.url}", "{worker.url}/"]\n', "already in the fleet"),
+    ):
+        served.log.clear()
+        before = served.metric('trunkline_config_reloads_total{result="refused"}')
+        file.write_text(text)
+        served.signal(signal.SIGHUP)
+        if words:
+            # The file may be seen before the signal comes, so what is said is waited for by its words.
+            served.wait_for_log("reload refused", words)
+            assert served.metric('trunkline_config_reloads_total{result="refused"}') > before
+        else:
+            # A flag of the command line wins over the file, before and after.
+            served.wait_for_log("reloaded")
+        assert served.chat("hello").status == 200

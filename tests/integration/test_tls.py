@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import ssl
 import threading
@@ -192,3 +193,46 @@ def test_a_worker_is_asked_for_the_protocol_of_the_setting(
     served = serve([f"https://localhost:{port}"], "--worker-tls-ca", str(authority.file), "--worker-protocol", protocol)
     assert served.chat("hello").status in (502, 503)
     assert set(agreed) == {wanted}
+
+
+def test_a_renewed_certificate_is_used_and_no_connection_is_dropped(
+    serve: Serve, make_workers: MakeWorkers, authority: Authority
+) -> None:
+    served = serve(make_workers(1, time_scale=1.0), *authority.server.flags("tls"))
+    context = trusting(authority.ca)
+    before = serial(served, context)
+    request = CHAT | {"stream": True, "max_tokens": 40}
+    for http2 in (True, False):
+        with (
+            client_of(served, context, http2=http2) as client,
+            client.stream("POST", "/v1/chat/completions", json=request) as answer,
+        ):
+            pieces = answer.iter_bytes()
+            begun = next(pieces)
+            authority.server.renew(authority.ca)
+            served.log.clear()
+            served.signal(signal.SIGHUP)
+            served.wait_for_log("reloaded")
+            assert serial(served, context) != before
+            assert (begun + b"".join(pieces)).endswith(b"data: [DONE]\n\n")
+            before = serial(served, context)
+
+
+def test_a_bad_certificate_is_refused_and_the_old_one_stays(
+    serve: Serve, make_workers: MakeWorkers, authority: Authority
+) -> None:
+    served = serve(make_workers(1), *authority.server.flags("tls"))
+    context = trusting(authority.ca)
+    before = serial(served, context)
+    for text in ("", "-----BEGIN CERTIFICATE-----\nno\n", trustme.CA().cert_pem.bytes().decode()):
+        served.log.clear()
+        authority.server.cert.write_text(text)
+        served.signal(signal.SIGHUP)
+        line = served.wait_for_log("reload refused")
+        assert "tls_cert" in line or "tls_key" in line
+        assert serial(served, context) == before
+    assert served.metric('trunkline_config_reloads_total{result="refused"}') >= 3
+    authority.server.renew(authority.ca)
+    served.signal(signal.SIGHUP)
+    served.wait_for_log("reloaded")
+    assert serial(served, context) != before

@@ -186,6 +186,30 @@ impl Gateway {
         self.with(py, |running| running.drain_worker(url))
     }
 
+    /// Read `files` again and make `workers` the workers of the configuration; those added by `add_worker` stay. No request
+    /// is dropped. Returns the URLs that were added and those that were removed. If anything cannot be used, nothing changes.
+    ///
+    /// Raises ConfigError, DuplicateWorkerError.
+    #[pyo3(signature = (*, workers, files = HashMap::new()))]
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a list of str by value")]
+    fn reload(
+        &self,
+        py: Python<'_>,
+        workers: Vec<String>,
+        files: HashMap<String, PathBuf>,
+    ) -> PyResult<(Vec<String>, Vec<String>)> {
+        let files = net::files(py, files)?;
+        self.with(py, |running| running.reload(&files, &workers).map(|done| (done.added, done.removed)))
+    }
+
+    /// Count a reload that was refused before it came here.
+    fn reload_refused(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |running| {
+            running.reload_refused();
+            Ok(())
+        })
+    }
+
     /// Accept no new connections and requests; what runs goes on. Returns at once.
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |running| {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::listen::Listen;
 
-/// Files with certificates, keys and tokens. Default: none.
+/// Files with certificates, keys and tokens. [`Gateway::reload`](crate::Gateway::reload) reads them again while the
+/// gateway serves. Default: none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Files {
     /// The gateway's certificate chain, PEM. With it the data port speaks TLS, HTTP/2 and HTTP/1.1 as the client
@@ -84,7 +85,7 @@ pub struct GatewayConfig {
     pub idle_timeout: Duration,
     /// Most requests at a time on one HTTP/2 connection of a client, 1 to 10,000. Default 128, as nginx has it.
     pub max_streams: u32,
-    /// Files that are read at the start.
+    /// Files that may change while the gateway serves.
     pub files: Files,
 }
 

@@ -1,6 +1,7 @@
-//! What a gateway reads from files at its start: certificates, API keys, tokens.
+//! What can be replaced while a gateway serves: certificates, API keys, tokens.
 //!
-//! All files are read and checked before any of them takes effect.
+//! All files are read and checked before any of them takes effect, so a gateway never serves with half of a change.
+//! Connections that exist keep what they were opened with; a key that is gone is refused from its next request on.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -80,10 +81,11 @@ impl Edge {
         })
     }
 
-    /// Puts `loaded` in force.
+    /// Puts `loaded` in force. A key that stays the same keeps what it has used of its limits.
     pub(crate) fn install(&self, loaded: Loaded) {
+        let before = self.keys.load_full();
         self.tls.store(loaded.server_tls);
-        self.keys.store(loaded.keys.map(Arc::new));
+        self.keys.store(loaded.keys.map(|keys| Arc::new(keys.succeeding(before.as_deref()))));
         self.admin_token.store(loaded.admin_token.map(Arc::new));
         self.outbound.replace(&loaded.files, loaded.worker_tls, loaded.worker_token);
     }

@@ -1,4 +1,4 @@
-//! Figures of the gateway's edge: connections that were turned away, and what each API key has used.
+//! Figures of the gateway's edge: connections that were turned away, reloads, and what each API key has used.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use crate::edge::Edge;
@@ -20,6 +21,7 @@ pub(crate) struct EdgeMetrics {
     pub(crate) tls_failures: Counter,
     /// Connections over the limit of their client.
     pub(crate) refused_connections: Counter,
+    reloads: [Counter; 2],
 }
 
 impl EdgeMetrics {
@@ -36,8 +38,16 @@ impl EdgeMetrics {
             "Connections closed at once because their client had as many as it may",
             refused_connections.clone(),
         );
+        let results = Family::<[(&'static str, &'static str); 1], Counter>::default();
+        let reloads = ["ok", "refused"].map(|result| results.get_or_create(&[("result", result)]).clone());
+        registry.register("config_reloads", "Changed configurations, by what became of them", results);
         registry.register_collector(Box::new(PerKey { edge }));
-        Self { tls_failures, refused_connections }
+        Self { tls_failures, refused_connections, reloads }
+    }
+
+    /// Counts a reload.
+    pub(crate) fn reloaded(&self, ok: bool) {
+        self.reloads[usize::from(!ok)].inc();
     }
 }
 

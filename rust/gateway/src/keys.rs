@@ -89,6 +89,15 @@ impl Key {
         self.requests_total.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
+
+    fn is_like(&self, other: &Self) -> bool {
+        let limit = |bucket: &Option<Bucket>| bucket.as_ref().map(|bucket| bucket.per_minute);
+        self.name == other.name
+            && self.tenant == other.tenant
+            && limit(&self.requests) == limit(&other.requests)
+            && limit(&self.tokens) == limit(&other.tokens)
+            && self.digest.equals(&other.digest)
+    }
 }
 
 /// All keys of a gateway, by the start of their hashes. That a look-up may tell this start by its time helps nobody: it says
@@ -119,6 +128,16 @@ impl Keys {
             }
         }
         Ok(Self(keys))
+    }
+
+    /// Takes over from `before` every key that has not changed, with what it has used of its limits.
+    pub(crate) fn succeeding(mut self, before: Option<&Self>) -> Self {
+        for (start, key) in &mut self.0 {
+            if let Some(same) = before.and_then(|before| before.0.get(start)).filter(|old| old.is_like(key)) {
+                *key = Arc::clone(same);
+            }
+        }
+        self
     }
 
     /// The keys, in no order.
@@ -233,15 +252,19 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold() {
+    fn limits_hold_and_survive_a_reload_unless_they_changed() {
         let text = format!("name=a sha256={ABC} requests_per_minute=1 tokens_per_minute=100");
         let first = keys(&text);
         let ask = |keys: &Keys, at| keys.admit(&headers("x-api-key", "abc"), Millis(at));
         ask(&first, 0).unwrap();
         assert!(matches!(ask(&first, 0), Err(Denied::Requests { wait }) if wait == Duration::from_secs(60)));
+        let second = keys(&text).succeeding(Some(&first));
+        assert!(ask(&second, 0).is_err(), "a reload forgives nothing");
         let usage = Usage { prompt_tokens: 150, cached_tokens: None, completion_tokens: 50 };
-        ask(&first, 60_000).unwrap().key.charge(Millis(60_000), Some(usage), 7);
-        assert!(matches!(ask(&first, 90_000), Err(Denied::Tokens { .. })));
+        ask(&second, 60_000).unwrap().key.charge(Millis(60_000), Some(usage), 7);
+        assert!(matches!(ask(&second, 90_000), Err(Denied::Tokens { .. })));
+        let changed = keys(&text.replace("minute=1 ", "minute=2 ")).succeeding(Some(&second));
+        ask(&changed, 90_000).unwrap();
     }
 
     #[test]

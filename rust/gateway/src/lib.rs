@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | `server`, `listen` | threads, the listener, start and end |
 //! | `front`, `patience`, `clients`, `wire`, `tls` | a client's connection: TLS, HTTP/1.1 or HTTP/2, how long it may idle |
-//! | `edge`, `keys`, `rate`, `digest` | certificates and tokens, who may call, and how much |
+//! | `edge`, `reload`, `keys`, `rate`, `digest` | who may call, how much, and what can be replaced meanwhile |
 //! | `intake` | heads that are refused or put right before anything else |
 //! | `proxy`, `place` | one request's life, and the choice of its worker |
 //! | `prompt`, `json`, `path` | what a body and a path say |
@@ -69,6 +69,7 @@ mod probe;
 mod prompt;
 mod proxy;
 mod rate;
+mod reload;
 mod server;
 mod tls;
 mod upstream;
@@ -78,4 +79,5 @@ mod wire;
 pub use config::{Files, GatewayConfig, WorkerProtocol};
 pub use error::{Error, FileFault};
 pub use listen::Listen;
+pub use reload::Reloaded;
 pub use server::Gateway;

@@ -21,7 +21,6 @@ use crate::admin;
 use crate::clients::{Clients, Seat};
 use crate::config::GatewayConfig;
 use crate::edge::Edge;
-use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::fleet::{Fleet, Worker};
 use crate::front;
@@ -54,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) edge: Arc<Edge>,
     /// `None` without a limit.
     clients: Option<Arc<Clients>>,
+    /// The workers that the configuration names. Held while another one is put in force.
+    pub(crate) configured: Mutex<Vec<String>>,
     started: Instant,
     phase: watch::Sender<Phase>,
     gate: Gate,
@@ -203,6 +204,7 @@ impl Gateway {
             config,
             edge,
             fleet,
+            configured: Mutex::default(),
             started: Instant::now(),
             phase: watch::Sender::new(Phase::Serving),
             gate: Gate {
@@ -211,13 +213,7 @@ impl Gateway {
             },
             control: control.handle().clone(),
         });
-        let endpoints = worker_urls.iter().map(|url| Endpoint::parse(url, &shared.edge.outbound));
-        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
-        let needs_tls = endpoints.iter().any(|endpoint| endpoint.tls_name.is_some());
-        shared.edge.install(shared.edge.load(&shared.config.files, needs_tls)?);
-        for endpoint in &endpoints {
-            shared.add_worker(&endpoint.url)?;
-        }
+        shared.reload(&shared.config.files, worker_urls)?;
         let (shards, inboxes): (Vec<_>, Vec<_>) = (0..thread_count)
             .map(|number| {
                 let (inbox, arrivals) = mpsc::unbounded_channel();
@@ -298,6 +294,10 @@ impl Gateway {
     /// [`Error::UnknownWorker`].
     pub fn drain_worker(&self, url: &str) -> Result<(), Error> {
         self.shared.fleet.drain(url)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Stops listening and reports "not ready"; running requests finish. Returns when the port is closed.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use support::{FakeWorker, Front, Reply, chat, ok, request, wait_until};
 use trunkline_core::Policy;
+use trunkline_gateway::{Error, Files};
 
 /// A directory that is removed at the end.
 struct Directory(PathBuf);
@@ -146,13 +147,10 @@ fn a_tenant_learns_nothing_of_anothers_prefixes() {
     assert_eq!(matched(BOB), 0, "bob cannot see that alice asked this");
 
     let shared = line("alice", ALICE, "tenant=t") + &line("bob", BOB, "tenant=t");
-    let keys = directory.file("shared", &shared);
-    let front = Front::with(Policy::KvAware, &[&worker], |config| config.files.api_keys = keys);
-    let prompt = "another prompt of some length ".repeat(50);
-    for (key, is_known) in [(ALICE, false), (BOB, true)] {
-        let decision = ask(&front, &bearer(key), &prompt).header("x-trunkline-decision").unwrap();
-        assert_eq!(!decision.contains(";0/"), is_known, "keys of one tenant share: {decision}");
-    }
+    let files = Files { api_keys: directory.file("shared", &shared), ..Files::default() };
+    front.gateway.reload(&files, &[worker.url()]).unwrap();
+    assert_eq!(matched(ALICE), 0);
+    assert!(matched(BOB) > 200, "keys of one tenant share");
 }
 
 #[test]
@@ -217,4 +215,37 @@ fn no_secret_is_in_metrics_state_or_answers() {
             );
         }
     }
+}
+
+#[test]
+fn a_reload_is_whole_or_not_at_all() {
+    let (first, second, directory) = (FakeWorker::start(), FakeWorker::start(), Directory::new());
+    let keys = directory.file("keys", &line("alice", ALICE, ""));
+    let good = Files { api_keys: keys, ..Files::default() };
+    let front = Front::with(Policy::RoundRobin, &[&first], |config| config.files = good.clone());
+    front.gateway.add_worker(&second.url()).unwrap();
+    assert_eq!(ask(&front, &bearer(ALICE), "x").status, 200);
+
+    let third = FakeWorker::start();
+    let bad = Files { admin_token: directory.file("short", "short"), ..Files::default() };
+    let refused = front.gateway.reload(&bad, &[third.url()]);
+    assert!(matches!(refused, Err(Error::File { key: "admin_token_file", .. })), "{refused:?}");
+    let refused = front.gateway.reload(&Files::default(), &[third.url(), format!("{}/", third.url())]);
+    assert!(matches!(refused, Err(Error::Router(_))), "{refused:?}");
+    let refused = front.gateway.reload(&Files::default(), &[third.url(), "nonsense".into()]);
+    assert!(matches!(refused, Err(Error::Config { key: "worker", .. })), "{refused:?}");
+    assert_eq!(front.router.workers().len(), 2, "nothing has changed");
+    assert_eq!(ask(&front, "", "x").status, 401);
+    assert_eq!(front.metric("trunkline_config_reloads_total{result=\"refused\"}"), 3.0);
+
+    let bobs = Files { api_keys: directory.file("keys", &line("bob", BOB, "")), ..Files::default() };
+    let done = front.gateway.reload(&bobs, &[third.url()]).unwrap();
+    assert_eq!((done.added, done.removed), (vec![third.url()], vec![first.url()]));
+    assert_eq!(ask(&front, &bearer(ALICE), "x").status, 401);
+    for _ in 0..4 {
+        assert_eq!(ask(&front, &bearer(BOB), "x").status, 200);
+    }
+    let (old, added) = (first.seen().len(), second.seen().len());
+    assert!(old <= 1 && added >= 1 && !third.seen().is_empty(), "what the admin API added stays");
+    assert_eq!(front.metric("trunkline_config_reloads_total{result=\"ok\"}"), 1.0);
 }
