@@ -35,6 +35,8 @@ const MAX_SEND_BUFFER_BYTES: usize = 64 << 10;
 /// while its answers still run.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest wait for an HTTP/2 client to agree that its connection ends, once its streams have.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Serves one client's connection until it ends.
 pub(crate) async fn converse(client: Counted, accepted: Accepted) {
@@ -153,7 +155,8 @@ async fn serve_h2(shard: &Arc<Shard>, wire: Wire, ahead: Bytes) {
         }
     }
     connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
+    // A client that is gone answers no goodbye; with nothing running it is not waited for.
+    while timeout(GOODBYE, connection.as_mut()).await.is_err() && streams.take_was_busy() {}
 }
 
 /// Runs the streams of one HTTP/2 connection, and knows whether there are any.

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -364,6 +365,19 @@ fn a_drain_finishes_streams_and_ends_the_connection() {
             true
         }
     );
+}
+
+#[test]
+fn a_drain_does_not_wait_for_a_silent_client() {
+    let worker = FakeWorker::start();
+    let front = Front::start(&[&worker]);
+    let mut silent = std::net::TcpStream::connect(front.gateway.local_addr().unwrap()).unwrap();
+    silent.set_read_timeout(Some(DEADLINE)).unwrap();
+    // The preface and empty settings; then it acknowledges nothing.
+    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    assert!(silent.read(&mut [0; 9]).unwrap() > 0, "the gateway's settings");
+    front.gateway.drain();
+    assert!(front.gateway.wait_drained(DEADLINE));
 }
 
 #[test]
