@@ -31,7 +31,7 @@ def wait_for(condition: Callable[[], T | None], *, deadline_s: float = 10.0, wha
     return value
 
 
-READY = re.compile(r"trunkline \S+ on http://127\.0\.0\.1:(\d+) .* admin on http://127\.0\.0\.1:(\d+)")
+READY = re.compile(r"trunkline \S+ on (\S+) for .* admin on http://127\.0\.0\.1:(\d+)")
 
 
 def clean_environment() -> dict[str, str]:
@@ -48,19 +48,24 @@ class Served:
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.port, self.admin_port = wait_for(self._ports, deadline_s=30, what=f"the ready line of {command}")
-        self.url, self.admin_url = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.admin_port}"
+        self.url, self.admin_port = wait_for(self._ready, deadline_s=30, what=f"the ready line of {command}")
+        self.admin_url = f"http://127.0.0.1:{self.admin_port}"
+
+    @property
+    def port(self) -> int:
+        """Its data port."""
+        return int(self.url.rpartition(":")[2])
 
     def _read(self) -> None:
         assert self.process.stderr is not None
         self.log.extend(self.process.stderr)
 
-    def _ports(self) -> tuple[int, int] | None:
-        """Read both ports from the ready line, once it is there."""
+    def _ready(self) -> tuple[str, int] | None:
+        """Read where it listens from the ready line, once it is there."""
         if self.process.poll() is not None:
             raise AssertionError(f"exit code {self.process.returncode}: {''.join(self.log)}")
         found = next(filter(None, map(READY.match, self.log[:])), None)
-        return (int(found[1]), int(found[2])) if found else None
+        return (found[1], int(found[2])) if found else None
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -71,6 +76,20 @@ class Served:
         code = self.process.wait(timeout_s)
         self._reader.join(timeout_s)
         return code
+
+    def wait_for_log(self, *words: str) -> str:
+        """Return the first line of its log with all these words, once it is there."""
+
+        def found() -> str | None:
+            return next((line for line in self.log[:] if all(word in line for word in words)), None)
+
+        return wait_for(found, what=str(words))
+
+    def metric(self, series: str) -> float:
+        """Return the value of one series; 0 if it is not there."""
+        page = self.call("GET", "/metrics", admin=True).body.decode()
+        found = re.search(rf"^{re.escape(series)} (\S+)$", page, re.MULTILINE)
+        return float(found[1]) if found else 0.0
 
     def stop(self) -> None:
         """End it, whatever it does."""

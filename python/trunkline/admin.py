@@ -6,7 +6,10 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TIMEOUT_S = 10.0
 # The admin port is on loopback or inside the cluster: no proxy of the environment stands before it.
@@ -20,11 +23,17 @@ class AdminError(Exception):
 class Admin:
     """The admin API at a base URL such as ``http://127.0.0.1:8081``."""
 
-    def __init__(self, url: str) -> None:
-        """Say where; nothing is asked yet. Raises AdminError for what is no HTTP URL."""
+    def __init__(self, url: str, *, token_file: Path | None = None) -> None:
+        """Say where, and in which file its token is; nothing is asked yet.
+
+        Raises AdminError for what is no HTTP URL, OSError for a file that cannot be read.
+        """
         if not url.startswith(("http://", "https://")):
             raise AdminError(f"{url} is no URL of an admin port, such as http://127.0.0.1:8081")
         self._url = url.rstrip("/")
+        self._headers = {"content-type": "application/json"}
+        if token_file is not None:
+            self._headers["authorization"] = f"Bearer {token_file.read_text(encoding='utf-8').strip()}"
 
     def workers(self) -> list[dict[str, Any]]:
         """Return what the gateway knows of each worker. Raises AdminError."""
@@ -56,7 +65,7 @@ class Admin:
             self._url + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"content-type": "application/json"},
+            headers=self._headers,
         )
         try:
             with _OPENER.open(request, timeout=TIMEOUT_S) as answer:

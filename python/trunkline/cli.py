@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -15,7 +16,7 @@ import click
 import msgspec
 
 from ._core import TrunklineError, __version__
-from .config import MockWorkerSettings, ServeSettings, Settings, SettingsError
+from .config import MockWorkerSettings, ServeSettings, Settings, SettingsError, config_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +26,13 @@ _Command = TypeVar("_Command", bound="Callable[..., Any]")
 _json = click.option("--json", "as_json", is_flag=True, help="Print figures as JSON.")
 _admin = click.option(
     "--admin", "admin_url", default="http://127.0.0.1:8081", show_default=True, metavar="URL", help="Its admin port."
+)
+_admin_token = click.option(
+    "--admin-token-file",
+    "token_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="TRUNKLINE_ADMIN_TOKEN_FILE",
+    help="File with its admin token.",
 )
 
 
@@ -94,7 +102,8 @@ def serve(config: Path | None, **flags: Any) -> NoReturn:  # noqa: ANN401 (check
     """Run the gateway in front of workers.
 
     Every setting is also read from the environment (TRUNKLINE_MEMORY_BUDGET) and from the file that --config or
-    TRUNKLINE_CONFIG names (memory_budget). SIGTERM and Ctrl-C drain: nothing new, what runs is finished.
+    TRUNKLINE_CONFIG names (memory_budget). SIGTERM and Ctrl-C drain: nothing new, what runs is finished. SIGHUP, or a
+    change of one of the files, puts new workers, certificates, keys and tokens in force without dropping a request.
 
     \b
     trunkline serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
@@ -104,8 +113,11 @@ def serve(config: Path | None, **flags: Any) -> NoReturn:  # noqa: ANN401 (check
     from .server import serve as run  # noqa: PLC0415 (see the module)
 
     with _failures():
-        settings, _ = ServeSettings.load(flags=_given(flags), file=config)
-        raise SystemExit(run(settings))
+
+        def load() -> ServeSettings:
+            return ServeSettings.load(flags=_given(flags), file=config)[0]
+
+        raise SystemExit(run(load(), again=load, config_file=config_file(config)))
 
 
 @cli.command()
@@ -204,9 +216,10 @@ def bench_core(*, peers: bool, output: Path | None, as_json: bool, **numbers: in
 
 @cli.group(invoke_without_command=True)
 @_admin
+@_admin_token
 @_json
 @click.pass_context
-def workers(context: click.Context, *, admin_url: str, as_json: bool) -> None:
+def workers(context: click.Context, *, admin_url: str, token_file: Path | None, as_json: bool) -> None:
     """List or change the workers of a running gateway.
 
     \b
@@ -219,7 +232,7 @@ def workers(context: click.Context, *, admin_url: str, as_json: bool) -> None:
     from .admin import Admin  # noqa: PLC0415 (see the module)
 
     with _failures():
-        context.obj = Admin(admin_url)
+        context.obj = Admin(admin_url, token_file=token_file)
         if context.invoked_subcommand is not None:
             return
         found = context.obj.workers()
@@ -265,8 +278,11 @@ def workers_drain(admin: Any, worker: str) -> None:  # noqa: ANN401 (click)
 @click.option("--model", help="Model of the request.")
 @click.option("--completion", is_flag=True, help="Treat PROMPT as a completion's prompt, not as a chat message.")
 @_admin
+@_admin_token
 @_json
-def explain(prompt: str, *, model: str | None, completion: bool, admin_url: str, as_json: bool) -> None:
+def explain(
+    prompt: str, *, model: str | None, completion: bool, admin_url: str, token_file: Path | None, as_json: bool
+) -> None:
     """Ask a running gateway where it would send PROMPT now, and why.
 
     \b
@@ -279,7 +295,7 @@ def explain(prompt: str, *, model: str | None, completion: bool, admin_url: str,
     path = "/v1/completions" if completion else "/v1/chat/completions"
     body |= {"prompt": prompt} if completion else {"messages": [{"role": "user", "content": prompt}]}
     with _failures():
-        found = Admin(admin_url).explain(path, body)
+        found = Admin(admin_url, token_file=token_file).explain(path, body)
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
@@ -287,6 +303,49 @@ def explain(prompt: str, *, model: str | None, completion: bool, admin_url: str,
     click.echo("\n".join(f"{key}: {_plain(value)}" for key, value in found.items()))
     columns = list(candidates[0]) if candidates else []
     _echo_table(columns, [[_plain(candidate.get(column)) for column in columns] for candidate in candidates])
+
+
+@cli.group()
+def key() -> None:
+    """Make API keys for the clients of a gateway.
+
+    \b
+    trunkline key new --name acme --requests-per-minute 600
+    """
+
+
+_WORD = re.compile(r"[A-Za-z0-9._:@/-]{1,128}")
+
+
+def _word(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Check what becomes a word of a line."""
+    if value is not None and not _WORD.fullmatch(value):
+        raise click.BadParameter("allowed are 1 to 128 letters, digits and . _ : @ / -")
+    return value
+
+
+@key.command("new")
+@click.option("--name", required=True, callback=_word, help="Of the client, as metrics call it.")
+@click.option("--tenant", callback=_word, help="Whose prefixes it shares [default: its name].")
+@click.option("--requests-per-minute", type=click.IntRange(1, 2**32 - 1), metavar="N", help="Limit [default: none].")
+@click.option("--tokens-per-minute", type=click.IntRange(1, 2**32 - 1), metavar="N", help="Limit [default: none].")
+@_json
+def key_new(*, as_json: bool, **words: Any) -> None:  # noqa: ANN401 (checked by click)
+    """Print a new token, once, and the line that admits it, for the file that --api-keys-file names.
+
+    \b
+    trunkline key new --name acme --requests-per-minute 600
+    trunkline key new --name acme-batch --tenant acme --tokens-per-minute 1000000 --json
+    """
+    from .keys import new_key  # noqa: PLC0415 (see the module)
+
+    token, line = new_key(**words)
+    if as_json:
+        click.echo(json.dumps({"token": token, "line": line}, indent=2))
+        return
+    click.echo(
+        f"token, for the client; it is kept nowhere:\n  {token}\nline, for the gateway's file of keys:\n  {line}"
+    )
 
 
 def _plain(value: object) -> str:

@@ -31,10 +31,22 @@ Host = Annotated[str, Meta(min_length=1, extra={"metavar": "HOST"})]
 Url = Annotated[
     str,
     Meta(
-        pattern=r"^http://[^/?#\s@]+(/[^?#\s]*)?(#engine=(vllm|sglang|trtllm|tgi))?$",
-        extra={"allowed": "a URL, http://host[:port][/prefix][#engine=vllm|sglang|trtllm|tgi]", "metavar": "URL"},
+        pattern=r"^(?i:https?://[^/?#\s@]+(/[^?#\s]*)?|unix:/[^?#\s]+)(#engine=(vllm|sglang|trtllm|tgi))?$",
+        extra={
+            "allowed": "a URL, http://host[:port][/prefix] (or https) or unix:/path[:/prefix], "
+            "and #engine=vllm|sglang|trtllm|tgi behind it if it is to be told",
+            "metavar": "URL",
+        },
     ),
 ]
+ListenAt = Annotated[
+    str,
+    Meta(
+        pattern=r"^(unix:/\S+|\[[0-9a-fA-F:.]+\]:\d{1,5}|[^\s:/\[\]]+:\d{1,5})$",
+        extra={"allowed": "unix:/path, host:port or [IPv6 address]:port", "metavar": "WHERE"},
+    ),
+]
+File = Annotated[str, Meta(min_length=1, extra={"allowed": "a file's path", "metavar": "FILE"})]
 Size = Annotated[
     str,
     Meta(
@@ -52,6 +64,22 @@ Name = Annotated[
 PolicyName = Annotated[
     Literal["kv_aware", "prefix_aware", "least_outstanding", "round_robin", "random"], Meta(extra={"metavar": "NAME"})
 ]
+
+
+ProtocolName = Annotated[Literal["http1", "h2"], Meta(extra={"metavar": "NAME"})]
+
+# Settings of files whose content may change while the gateway serves.
+FILES = (
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
+    "worker_tls_ca",
+    "worker_tls_cert",
+    "worker_tls_key",
+    "worker_token_file",
+    "api_keys_file",
+    "admin_token_file",
+)
 
 
 class SettingsError(Exception):
@@ -123,6 +151,13 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(self.name, value, allowed=allowed, source=source) from refused
 
 
+def config_file(given: Path | None, *, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the file with settings: the one that is given, else the one that TRUNKLINE_CONFIG names, if any."""
+    if given is None and CONFIG_VARIABLE in environment:
+        return Path(environment[CONFIG_VARIABLE])
+    return given
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the settings of one command."""
 
@@ -152,8 +187,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         flags: keys and values of the command line, those given only.  file: TOML or YAML; without it, the one that
         TRUNKLINE_CONFIG names.  Raises SettingsError for the first unknown key or unfit value.
         """
-        if file is None and CONFIG_VARIABLE in environment:
-            file = Path(environment[CONFIG_VARIABLE])
+        file = config_file(file, environment=environment)
         fields = {field.name: field for field in cls.fields()}
         values: dict[str, Any] = {}
         sources = dict.fromkeys(fields, "default")
@@ -216,7 +250,10 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
 
     host: Annotated[Host, Meta(description="Address of the data port; 0.0.0.0 for all.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Data port; 0 takes a free one.")] = 8080
-    admin_host: Annotated[Host, Meta(description="Address of the admin port, which has no login.")] = "127.0.0.1"
+    listen: Annotated[
+        ListenAt | None, Meta(description="Where clients connect, in one word, instead of host and port.")
+    ] = None
+    admin_host: Annotated[Host, Meta(description="Address of the admin port; see admin_token_file.")] = "127.0.0.1"
     admin_port: Annotated[Port, Meta(description="Port of /metrics, /readyz and /admin; 0 takes a free one.")] = 8081
     workers: Annotated[
         tuple[Url, ...],
@@ -258,6 +295,48 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         tuple[Endpoint, ...],
         Meta(description="SageMaker endpoints with their variants and workers; tables of a file only."),
     ] = ()
+    tls_cert: Annotated[File | None, Meta(description="Certificate chain (PEM): clients then speak TLS.")] = None
+    tls_key: Annotated[File | None, Meta(description="Private key (PEM) of tls_cert.")] = None
+    tls_client_ca: Annotated[
+        File | None, Meta(description="Authorities (PEM) of client certificates, which are then required.")
+    ] = None
+    worker_protocol: Annotated[
+        ProtocolName, Meta(description="How workers are spoken to; h2 needs workers that know it.")
+    ] = "http1"
+    worker_tls_ca: Annotated[
+        File | None, Meta(description="Authorities (PEM) of https:// workers; unset takes the system's.")
+    ] = None
+    worker_tls_cert: Annotated[File | None, Meta(description="Certificate (PEM) shown to https:// workers.")] = None
+    worker_tls_key: Annotated[File | None, Meta(description="Private key (PEM) of worker_tls_cert.")] = None
+    worker_token_file: Annotated[
+        File | None, Meta(description="Token that workers get as Authorization: Bearer, in place of the client's.")
+    ] = None
+    api_keys_file: Annotated[
+        File | None, Meta(description="Keys of clients, see `trunkline key new`; without a key a request is refused.")
+    ] = None
+    admin_token_file: Annotated[
+        File | None, Meta(description="Token that the admin port wants, but for /livez and /readyz.")
+    ] = None
+    max_header: Annotated[Size, Meta(description="Largest head of a request, 8KiB to 1MiB.")] = "64KiB"
+    max_headers: Annotated[int, Meta(ge=1, le=10000, description="Most header lines of a request.")] = 100
+    max_connections_per_client: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="Most connections of one address (IPv6: /64) at a time; unset does not limit them."),
+    ] = None
+    header_timeout_s: Annotated[
+        float, Meta(ge=0.01, le=3600, description="Longest time for a request's head, and for a TLS handshake.")
+    ] = 10.0
+    idle_timeout_s: Annotated[
+        float, Meta(ge=0.01, le=86400, description="Longest time that a connection may be without a request.")
+    ] = 75.0
+    max_streams: Annotated[
+        int, Meta(ge=1, le=10000, description="Most requests at a time on one HTTP/2 connection.")
+    ] = 128
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Those of `FILES` that are set."""
+        return {name: path for name in FILES if (path := getattr(self, name)) is not None}
 
     @classmethod
     def implied(cls, values: Mapping[str, object]) -> set[str]:

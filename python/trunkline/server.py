@@ -1,8 +1,8 @@
 """The life of `trunkline serve` and `trunkline mock-worker`: start, say so, wait for a signal, finish what runs, stop.
 
-SIGINT and SIGTERM are blocked before any thread exists and taken with `sigwait`, so no handler interrupts anything and
-no thread of the data plane is woken by them. After the first one both have their default effect again: a second Ctrl-C
-ends the process at once.
+SIGINT, SIGTERM and SIGHUP are blocked before any thread exists and taken with `sigtimedwait`, so no handler interrupts
+anything and no thread of the data plane is woken by them. SIGHUP reloads, and so does a changed file (see `reload`).
+After the first of the others both have their default effect again: a second Ctrl-C ends the process at once.
 """
 
 from __future__ import annotations
@@ -16,20 +16,29 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ._core import Gateway, MockWorker, Router, __version__
+from .reload import Reloader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from .config import MockWorkerSettings, ServeSettings
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Between two looks at the files of the configuration. A look is a few stat calls.
+_LOOK_S = 1.0
 
 
-def serve(settings: ServeSettings) -> int:
+def serve(settings: ServeSettings, *, again: Callable[[], ServeSettings], config_file: Path | None = None) -> int:
     """Run a gateway until a signal comes, then drain it; return the exit code.
+
+    again: reads the settings anew from where they came; it is called at SIGHUP, and when `config_file` or a file that
+    the settings name has changed.
 
     0: everything that ran was finished.  1: the drain time-out cut requests.  Raises ConfigError for settings that fit
     their type but not each other, OSError if an address cannot be listened on.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGHUP))
     _raise_descriptor_limit()
     router = Router(
         policy=settings.policy,
@@ -52,13 +61,26 @@ def serve(settings: ServeSettings) -> int:
         probe_interval_s=settings.probe_interval_s,
         annotate=settings.annotate,
         endpoints=msgspec.to_builtins(settings.endpoints),
+        listen=settings.listen,
+        worker_protocol=settings.worker_protocol,
+        max_header=settings.max_header,
+        max_headers=settings.max_headers,
+        max_connections_per_client=settings.max_connections_per_client,
+        header_timeout_s=settings.header_timeout_s,
+        idle_timeout_s=settings.idle_timeout_s,
+        max_streams=settings.max_streams,
+        files=settings.files,
     )
     with gateway:
+        reloader = Reloader(gateway, settings, again=again, config_file=config_file)
         _say(
-            f"trunkline {__version__} on {_url(gateway.host, gateway.port)} for {len(router.workers)} workers, "
+            f"trunkline {__version__} on {gateway.url} for {len(router.workers)} workers, "
             f"policy {settings.policy}, admin on {_url(settings.admin_host, gateway.admin_port)}"
         )
-        _wait_for_signal()
+        while (number := _wait_for_signal(signal.SIGHUP, timeout_s=_LOOK_S)) not in _STOP_SIGNALS:
+            if number == signal.SIGHUP or reloader.has_news():
+                _say(reloader.reload())
+        _default_signals()
         _say("draining; once more to stop at once")
         gateway.drain()
         drained = gateway.wait_drained(settings.drain_timeout_s)
@@ -90,6 +112,7 @@ def serve_mock_worker(settings: MockWorkerSettings) -> int:
     ) as worker:
         _say(f"mock worker on {worker.url}, model {settings.model}")
         _wait_for_signal()
+        _default_signals()
     return 0
 
 
@@ -100,8 +123,17 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _wait_for_signal() -> None:
-    signal.sigwait(_STOP_SIGNALS)
+def _wait_for_signal(*others: signal.Signals, timeout_s: float | None = None) -> int | None:
+    """Return the next of the signals that stop us, or of `others`; None after the time-out."""
+    wanted = (*_STOP_SIGNALS, *others)
+    if timeout_s is None:
+        return signal.sigwait(wanted)
+    found = signal.sigtimedwait(wanted, timeout_s)
+    return None if found is None else found.si_signo
+
+
+def _default_signals() -> None:
+    """Let the next signal that stops us end the process."""
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)

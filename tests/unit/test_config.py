@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trunkline import Gateway, Router
-from trunkline.config import MockWorkerSettings, ServeSettings, SettingsError
+from trunkline.config import FILES, MockWorkerSettings, ServeSettings, SettingsError
 
 WORKERS = {"workers": ("http://a:1",)}
 URL_RANGE = "a URL, http://host[:port][/prefix][#engine=vllm|sglang|trtllm|tgi]"
@@ -75,7 +75,7 @@ def test_unfit_files_are_refused(tmp_path: Path, name: str, text: str | None, wo
         ("host", "", "a text that is not empty"),
         ("policy", "best", "one of kv_aware, least_outstanding, prefix_aware, random, round_robin"),
         ("workers", "a:1", "one or more of: " + URL_RANGE),
-        ("workers", "https://a", "one or more of: " + URL_RANGE),
+        ("workers", "ftp://a", "one or more of: " + URL_RANGE),
         ("workers", "http://user@a", "one or more of: " + URL_RANGE),
         ("workers", "http://a:1#engine=llama", "one or more of: " + URL_RANGE),
         ("workers", "", "one or more of: " + URL_RANGE),
@@ -84,6 +84,10 @@ def test_unfit_files_are_refused(tmp_path: Path, name: str, text: str | None, wo
         ("concurrency_threshold", "0", "a whole number from 1 to 1024 or null"),
         ("first_byte_timeout_s", "-1", "a number from 0.001 to 86400 or null"),
         ("annotate", "perhaps", "true or false"),
+        ("listen", "8080", "unix:/path, host:port or [IPv6 address]:port or null"),
+        ("listen", "unix:relative", "unix:/path, host:port or [IPv6 address]:port or null"),
+        ("worker_protocol", "h3", "one of h2, http1"),
+        ("max_streams", "0", "a whole number from 1 to 10000"),
     ],
 )
 def test_a_value_out_of_range_is_named_with_its_range(key: str, value: str, allowed: str) -> None:
@@ -192,10 +196,23 @@ def test_every_setting_has_a_meaning_a_flag_and_a_range(settings: type[ServeSett
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     library = inspect.signature(Gateway).parameters
     command = {field.name: field.default for field in ServeSettings.fields()}
-    shared = library.keys() & command.keys() - {"workers", "max_body", "admin_port", "endpoints"}
+    shared = library.keys() & command.keys() - {"workers", "max_body", "max_header", "admin_port", "endpoints"}
     assert {"host", "port", "threads", "connect_timeout_s", "annotate"} < shared
     assert {name: library[name].default for name in shared} == {name: command[name] for name in shared}
     router = inspect.signature(Router).parameters
     shared = router.keys() & command.keys() - {"memory_budget"}
     assert {"policy", "replicas", "prefix_length"} < shared
     assert {name: router[name].default for name in shared} == {name: command[name] for name in shared}
+
+
+def test_files_of_the_settings_are_those_that_are_set() -> None:
+    settings, _ = ServeSettings.load(flags=WORKERS | {"tls_cert": "a.pem", "api_keys_file": "keys"}, environment={})
+    assert settings.files == {"tls_cert": "a.pem", "api_keys_file": "keys"}
+    assert set(FILES) <= {field.name for field in ServeSettings.fields()}
+
+
+@pytest.mark.parametrize(
+    "url", ["https://a", "HTTP://A:1/", "unix:/run/a.sock", "unix:/run/a.sock:/prefix", "http://[::1]:8"]
+)
+def test_workers_are_urls_of_every_kind(url: str) -> None:
+    assert ServeSettings.load(flags={"workers": (url,)}, environment={})[0].workers == (url,)

@@ -221,6 +221,9 @@ pub(crate) fn gateway(py: Python<'_>, error: trunkline_gateway::Error) -> PyErr 
     use trunkline_gateway::Error as Gateway;
     match error {
         Gateway::Config { key, value, allowed } => config(py, key, &value, allowed),
+        Gateway::File { key, path, source } => {
+            config(py, key, &path.display(), &format!("a file that can be used ({source})"))
+        }
         Gateway::UnknownWorker { url } => unknown_worker(py, &url),
         Gateway::Router(refused) => core(py, refused),
         Gateway::Listen { ref source, .. } | Gateway::Thread { ref source } => io(&error.to_string(), source),

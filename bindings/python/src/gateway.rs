@@ -1,16 +1,18 @@
 //! `Gateway`: the data plane as an object with a beginning and an end.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
 use pyo3::prelude::*;
 use trunkline_gateway as gateway;
-use trunkline_gateway::{EndpointConfig, GatewayConfig};
+use trunkline_gateway::{EndpointConfig, GatewayConfig, Listen};
 
 use crate::endpoints::Endpoint;
 use crate::error;
-use crate::net::{address, seconds};
+use crate::net::{self, seconds};
 use crate::router::Router;
 use crate::size;
 
@@ -22,8 +24,8 @@ use crate::size;
 pub(crate) struct Gateway {
     /// Empty once closed.
     running: RwLock<Option<gateway::Gateway>>,
-    host: String,
-    port: u16,
+    listens_on: Listen,
+    has_tls: bool,
     admin_port: Option<u16>,
     /// The process whose threads it has.
     process: u32,
@@ -40,6 +42,11 @@ impl Gateway {
     /// connect_timeout_s: longest wait for a connection to a worker.  first_byte_timeout_s: longest wait for the head of an
     /// answer; None waits for ever.  probe_interval_s: time between two health probes of a worker.  annotate: whether
     /// answers carry x-trunkline-* headers.  endpoints: SageMaker's, as mappings with the keys of the configuration file.
+    /// listen: instead of host and port "unix:/path" or "host:port".
+    /// worker_protocol: "http1" or "h2".  max_header, max_headers: bytes and lines of a request's head.
+    /// max_connections_per_client: of one address; None for no limit.  header_timeout_s: longest time for a head or a TLS
+    /// handshake.  idle_timeout_s: longest time without a request.  max_streams: requests at a time on an HTTP/2 connection.
+    /// files: certificates, keys and tokens by the names of their settings (tls_cert, api_keys_file, ...).
     ///
     /// Raises ConfigError, DuplicateWorkerError, OSError if an address cannot be listened on.
     #[new]
@@ -58,6 +65,15 @@ impl Gateway {
         probe_interval_s = 1.0,
         annotate = true,
         endpoints = Vec::new(),
+        listen = None,
+        worker_protocol = "http1",
+        max_header = None,
+        max_headers = 100,
+        max_connections_per_client = None,
+        header_timeout_s = 10.0,
+        idle_timeout_s = 75.0,
+        max_streams = 128,
+        files = HashMap::new(),
     ))]
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a list of str by value")]
     fn new(
@@ -75,11 +91,23 @@ impl Gateway {
         probe_interval_s: f64,
         annotate: bool,
         endpoints: Vec<Endpoint>,
+        listen: Option<&str>,
+        worker_protocol: &str,
+        max_header: Option<&Bound<'_, PyAny>>,
+        max_headers: usize,
+        max_connections_per_client: Option<u32>,
+        header_timeout_s: f64,
+        idle_timeout_s: f64,
+        max_streams: u32,
+        files: HashMap<String, PathBuf>,
     ) -> PyResult<Self> {
         let defaults = GatewayConfig::default();
         let config = GatewayConfig {
-            listen: address(py, host, port)?,
-            admin_listen: admin_port.map(|port| address(py, admin_host, port)).transpose()?,
+            listen: match listen {
+                Some(text) => net::listen(py, text)?,
+                None => net::address(py, host, port)?.into(),
+            },
+            admin_listen: admin_port.map(|port| net::address(py, admin_host, port)).transpose()?,
             threads,
             max_body_bytes: max_body
                 .map_or(Ok(defaults.max_body_bytes), |size| size::bytes("max_body", size))?,
@@ -94,31 +122,56 @@ impl Gateway {
                 .map(EndpointConfig::try_from)
                 .collect::<Result<_, _>>()
                 .map_err(|refused| error::gateway(py, refused))?,
+            worker_protocol: net::protocol(py, worker_protocol)?,
+            max_header_bytes: max_header
+                .map_or(Ok(defaults.max_header_bytes), |size| size::bytes("max_header", size))?,
+            max_headers,
+            max_connections_per_client,
+            header_timeout: seconds(py, "header_timeout_s", header_timeout_s)?,
+            idle_timeout: seconds(py, "idle_timeout_s", idle_timeout_s)?,
+            max_streams,
+            files: net::files(py, files)?,
         };
+        let has_tls = config.files.tls_cert.is_some();
         let core = Arc::clone(&router.get().shared.core);
         let running = py
             .detach(|| gateway::Gateway::start(config, core, &workers))
             .map_err(|refused| error::gateway(py, refused))?;
-        let (listen, admin) = (running.local_addr(), running.admin_addr());
         Ok(Self {
-            host: listen.ip().to_string(),
-            port: listen.port(),
-            admin_port: admin.map(|address| address.port()),
+            listens_on: running.listens_on().clone(),
+            has_tls,
+            admin_port: running.admin_addr().map(|address| address.port()),
             running: RwLock::new(Some(running)),
             process: std::process::id(),
         })
     }
 
-    /// The address that clients connect to.
+    /// The address that clients connect to; None on a Unix socket.
     #[getter]
-    fn host(&self) -> &str {
-        &self.host
+    fn host(&self) -> Option<String> {
+        match &self.listens_on {
+            Listen::Tcp(address) => Some(address.ip().to_string()),
+            Listen::Unix(_) => None,
+        }
     }
 
-    /// The port that clients connect to.
+    /// The port that clients connect to; None on a Unix socket.
     #[getter]
-    fn port(&self) -> u16 {
-        self.port
+    fn port(&self) -> Option<u16> {
+        match &self.listens_on {
+            Listen::Tcp(address) => Some(address.port()),
+            Listen::Unix(_) => None,
+        }
+    }
+
+    /// Where clients connect, as it was started: http://host:port, https://host:port or unix:/path.
+    #[getter]
+    fn url(&self) -> String {
+        match (&self.listens_on, self.has_tls) {
+            (Listen::Tcp(address), true) => format!("https://{address}"),
+            (Listen::Tcp(address), false) => format!("http://{address}"),
+            (unix @ Listen::Unix(_), _) => unix.to_string(),
+        }
     }
 
     /// The port of metrics, health and fleet changes, if there is one.
@@ -140,6 +193,30 @@ impl Gateway {
     /// Send a worker nothing new; it finishes what it has. Raises UnknownWorkerError.
     fn drain_worker(&self, py: Python<'_>, url: &str) -> PyResult<()> {
         self.with(py, |running| running.drain_worker(url))
+    }
+
+    /// Read `files` again and make `workers` the workers of the configuration; those added by `add_worker` stay. No request
+    /// is dropped. Returns the URLs that were added and those that were removed. If anything cannot be used, nothing changes.
+    ///
+    /// Raises ConfigError, DuplicateWorkerError.
+    #[pyo3(signature = (*, workers, files = HashMap::new()))]
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a list of str by value")]
+    fn reload(
+        &self,
+        py: Python<'_>,
+        workers: Vec<String>,
+        files: HashMap<String, PathBuf>,
+    ) -> PyResult<(Vec<String>, Vec<String>)> {
+        let files = net::files(py, files)?;
+        self.with(py, |running| running.reload(&files, &workers).map(|done| (done.added, done.removed)))
+    }
+
+    /// Count a reload that was refused before it came here.
+    fn reload_refused(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |running| {
+            running.reload_refused();
+            Ok(())
+        })
     }
 
     /// Accept no new connections and requests; what runs goes on. Returns at once.
@@ -181,7 +258,7 @@ impl Gateway {
     }
 
     fn __repr__(&self) -> String {
-        format!("Gateway(host={:?}, port={}, admin_port={:?})", self.host, self.port, self.admin_port)
+        format!("Gateway({}, admin_port={:?})", self.url(), self.admin_port)
     }
 }
 

@@ -34,10 +34,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             _ => return Err(format!("{name}: no such argument").into()),
         }
     }
-    config.listen = SocketAddr::new(host, port);
+    config.listen = SocketAddr::new(host, port).into();
     config.admin_listen = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), admin_port));
     let gateway = Gateway::start(config, Arc::new(Router::new(routing)?), &workers)?;
-    println!("listening on {}", gateway.local_addr());
+    println!("listening on {}", gateway.listens_on());
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

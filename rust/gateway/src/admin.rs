@@ -11,14 +11,16 @@
 //! | `POST /admin/explain?path=...` | what a request with this body would get (`path` is `/v1/chat/completions` if left out) |
 //! | `GET /admin/state` | the fleet, the router's counters, the gateway's phase |
 //!
-//! Errors have OpenAI's shape. There is no authentication: who reaches the port may change the fleet.
+//! Errors have OpenAI's shape. With an admin token, every route but `/livez` and `/readyz` wants it as `Authorization:
+//! Bearer`; without one, who reaches the port may change the fleet.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::{StatusCode, header};
@@ -30,6 +32,7 @@ use trunkline_core::{CandidateView, Explanation, Prompt, Reason, RouteRequest, W
 use crate::answer::Refusal;
 use crate::error::Error;
 use crate::fleet::Snapshot;
+use crate::keys::bearer;
 use crate::path::PathClass;
 use crate::prompt::Located;
 use crate::sagemaker::RuntimePath;
@@ -49,9 +52,23 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         .route("/admin/explain", post(explain))
         .route("/admin/state", get(state))
         .layer(DefaultBodyLimit::max(max_body_bytes))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), authorize))
         .with_state(shared);
     // Never ends by itself: errors of accepting are slept off.
     let _ = axum::serve(listener, api).await;
+}
+
+/// Lets those in who know the token, if there is one. Whether somebody is alive and ready is no secret.
+async fn authorize(State(shared): Shareds, request: Request, next: Next) -> Response {
+    let token = shared.edge.admin_token.load_full();
+    let is_open = token.is_none() || matches!(request.uri().path(), "/livez" | "/readyz");
+    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+    if is_open || token.zip(given).is_some_and(|(token, given)| token.is_of(given)) {
+        return next.run(request).await;
+    }
+    let refused =
+        Refused { status: StatusCode::UNAUTHORIZED, message: "The admin token is wanted.".to_owned() };
+    ([(header::WWW_AUTHENTICATE, "Bearer")], refused).into_response()
 }
 
 /// A refusal in OpenAI's shape.

@@ -1,11 +1,14 @@
 //! Answers that are made here, not by a worker: errors in OpenAI's shape, readiness, the merged model list.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 
 use crate::body::AnswerBody;
 use crate::endpoint::MAX_TARGET_BYTES;
+use crate::keys::Denied;
 use crate::sagemaker::Invalid;
 use crate::upstream::FaultKind;
 
@@ -25,6 +28,14 @@ pub(crate) enum Refusal {
     SlowBody,
     /// The body is over the limit.
     LargeBody { max_bytes: usize },
+    /// No `Host`, or more than one.
+    Host,
+    /// A transfer encoding that is not simply `chunked`.
+    TransferCoding,
+    /// More header lines than are allowed.
+    LargeHead,
+    /// Who may call, or how much, is limited, and this is too much.
+    Denied(Denied),
     /// No worker is in rotation for this request.
     NoWorker,
     /// None of the workers that could serve it has been well yet: their models are being loaded.
@@ -46,6 +57,11 @@ impl Refusal {
             Self::BrokenBody => StatusCode::BAD_REQUEST,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::LargeBody { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Host => StatusCode::BAD_REQUEST,
+            Self::TransferCoding => StatusCode::NOT_IMPLEMENTED,
+            Self::LargeHead => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::Denied(Denied::Unknown) => StatusCode::UNAUTHORIZED,
+            Self::Denied(Denied::Requests { .. } | Denied::Tokens { .. }) => StatusCode::TOO_MANY_REQUESTS,
             Self::NoWorker | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             Self::UnknownModel => StatusCode::NOT_FOUND,
             Self::Invalid(Invalid::UnknownEndpoint) => StatusCode::NOT_FOUND,
@@ -65,6 +81,14 @@ impl Refusal {
             Self::LargeBody { max_bytes } => {
                 format!("The body of the request is over the limit of {max_bytes} bytes.")
             }
+            Self::Host => "A request has exactly one Host header.".into(),
+            Self::TransferCoding => "The only transfer encoding that is understood is chunked.".into(),
+            Self::LargeHead => "The request has too many header lines.".into(),
+            Self::Denied(Denied::Unknown) => "No valid API key was given.".into(),
+            Self::Denied(Denied::Requests { .. }) => {
+                "This API key has used up its requests per minute.".into()
+            }
+            Self::Denied(Denied::Tokens { .. }) => "This API key has used up its tokens per minute.".into(),
             Self::NoWorker => "No worker can take this request now.".into(),
             Self::NotReady => "The workers of this model are still starting.".into(),
             Self::UnknownModel => {
@@ -82,8 +106,13 @@ impl Refusal {
             | Self::BrokenBody
             | Self::SlowBody
             | Self::LargeBody { .. }
+            | Self::Host
+            | Self::TransferCoding
+            | Self::LargeHead
             | Self::UnknownModel
             | Self::Invalid(_) => "invalid_request_error",
+            Self::Denied(Denied::Unknown) => "authentication_error",
+            Self::Denied(Denied::Requests { .. } | Denied::Tokens { .. }) => "rate_limit_error",
             Self::NoWorker | Self::NotReady => "service_unavailable",
             Self::Failed(_) => "upstream_error",
         }
@@ -101,11 +130,30 @@ impl Refusal {
             error["error"]["code"] = "model_not_found".into();
         }
         let mut answer = json(status, Bytes::from(error.to_string()));
-        if status.is_server_error() {
-            answer.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S.into());
+        let headers = answer.headers_mut();
+        match self {
+            Self::Denied(Denied::Unknown) => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Self::Denied(Denied::Requests { wait } | Denied::Tokens { wait }) => {
+                headers.insert(RETRY_AFTER, whole_seconds(*wait).into());
+            }
+            // Who frames a request oddly may mean another end of it than we do: nothing behind it is read.
+            Self::Host | Self::TransferCoding => {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Self::NoWorker | Self::Failed(_) => {
+                headers.insert(RETRY_AFTER, RETRY_AFTER_S.into());
+            }
+            _ => {}
         }
         answer
     }
+}
+
+/// Rounded up: a client that comes back earlier comes in vain.
+fn whole_seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
 /// A JSON document.
@@ -135,6 +183,9 @@ mod tests {
             (Refusal::LargeBody { max_bytes: 7 }, false),
             (Refusal::NoWorker, true),
             (Refusal::Failed(FaultKind::Closed), true),
+            (Refusal::TransferCoding, false),
+            (Refusal::Denied(Denied::Unknown), false),
+            (Refusal::Denied(Denied::Tokens { wait: Duration::from_millis(1_200) }), true),
         ] {
             let answer = refusal.answer();
             assert_eq!(answer.headers().contains_key(RETRY_AFTER), retry, "{refusal:?}");
@@ -143,5 +194,10 @@ mod tests {
             assert!(document["error"]["message"].is_string());
             assert_eq!(document["error"]["code"], refusal.status().as_u16());
         }
+        let limited = Refusal::Denied(Denied::Requests { wait: Duration::from_millis(1_200) }).answer();
+        assert_eq!(
+            (limited.status(), &limited.headers()[RETRY_AFTER]),
+            (StatusCode::TOO_MANY_REQUESTS, &"2".parse().unwrap())
+        );
     }
 }

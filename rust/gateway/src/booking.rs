@@ -8,6 +8,7 @@ use std::time::Instant;
 use trunkline_core::{Decision, Usage};
 
 use crate::fleet::Worker;
+use crate::keys::Key;
 use crate::server::Shared;
 
 /// A booked request. Dropping it completes it: a client that leaves, a panic and a fault all end here.
@@ -15,6 +16,8 @@ pub(crate) struct Booking {
     shared: Arc<Shared>,
     pub(crate) worker: Arc<Worker>,
     decision: Decision,
+    /// Whose tokens these are.
+    key: Option<Arc<Key>>,
     open: bool,
     waits_for_first_token: bool,
 }
@@ -30,10 +33,15 @@ impl fmt::Debug for Booking {
 }
 
 impl Booking {
-    /// Takes over what `decision` booked on `worker`.
-    pub(crate) fn new(shared: Arc<Shared>, worker: Arc<Worker>, decision: Decision) -> Self {
+    /// Takes over what `decision` booked on `worker`; `key` pays for it.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        worker: Arc<Worker>,
+        decision: Decision,
+        key: Option<Arc<Key>>,
+    ) -> Self {
         worker.in_flight.fetch_add(1, Ordering::Relaxed);
-        Self { shared, worker, decision, open: true, waits_for_first_token: true }
+        Self { shared, worker, decision, key, open: true, waits_for_first_token: true }
     }
 
     /// The first token of a generation arrived; `since` is when the request did.
@@ -53,6 +61,12 @@ impl Booking {
         if std::mem::take(&mut self.open) {
             self.shared.fleet.router.complete(self.decision.id, usage, self.shared.now());
             self.worker.in_flight.fetch_sub(1, Ordering::Relaxed);
+            // What was tried in vain is not paid for.
+            if let Some(key) = self.key.take()
+                && (usage.is_some() || !self.waits_for_first_token)
+            {
+                key.charge(self.shared.now(), usage, self.decision.prompt_tokens.into());
+            }
         }
     }
 }

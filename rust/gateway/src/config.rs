@@ -1,16 +1,55 @@
 //! Settings of a gateway and their ranges.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::listen::Listen;
 use crate::sagemaker::{self, EndpointConfig};
+
+/// Files with certificates, keys and tokens. [`Gateway::reload`](crate::Gateway::reload) reads them again while the
+/// gateway serves. Default: none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Files {
+    /// The gateway's certificate chain, PEM. With it the data port speaks TLS, HTTP/2 and HTTP/1.1 as the client
+    /// wishes; without, plain text.
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of `tls_cert`, PEM.
+    pub tls_key: Option<PathBuf>,
+    /// Authorities, PEM; a client must then show a certificate of theirs.
+    pub tls_client_ca: Option<PathBuf>,
+    /// Authorities for `https://` workers, PEM; without it, the system's.
+    pub worker_tls_ca: Option<PathBuf>,
+    /// The certificate chain that we show to `https://` workers, PEM.
+    pub worker_tls_cert: Option<PathBuf>,
+    /// The private key of `worker_tls_cert`, PEM.
+    pub worker_tls_key: Option<PathBuf>,
+    /// A token that workers want as `Authorization: Bearer`. Clients' own `Authorization` is then replaced.
+    pub worker_token: Option<PathBuf>,
+    /// Keys of clients, one per line (`docs/edge.md`); with it, a request without one of them is refused.
+    pub api_keys: Option<PathBuf>,
+    /// A token, 16 bytes or more, that the admin API wants as `Authorization: Bearer`, for all but `/livez` and
+    /// `/readyz`.
+    pub admin_token: Option<PathBuf>,
+}
+
+/// How workers are spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WorkerProtocol {
+    /// HTTP/1.1, which every engine speaks: a connection per request in flight.
+    #[default]
+    Http1,
+    /// HTTP/2: many requests on one connection. Plain workers must know it (prior knowledge); `https://` workers may
+    /// decline it.
+    H2,
+}
 
 /// Settings of a [`Gateway`](crate::Gateway). Every default is what a fleet of GPU workers wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayConfig {
     /// Where clients connect. Port 0 takes a free port. Default 127.0.0.1:8080.
-    pub listen: SocketAddr,
+    pub listen: Listen,
     /// Where `/metrics`, `/livez`, `/readyz` and `/admin` are served; `None` serves none of them. Default
     /// 127.0.0.1:8081: the admin API changes the fleet, so it is on loopback until somebody decides otherwise.
     pub admin_listen: Option<SocketAddr>,
@@ -32,12 +71,32 @@ pub struct GatewayConfig {
     /// Endpoints of SageMaker that are served below `/endpoints/{name}`. Default none: then any name stands for the whole
     /// fleet.
     pub endpoints: Vec<EndpointConfig>,
+    /// How workers are spoken to. Default HTTP/1.1.
+    pub worker_protocol: WorkerProtocol,
+    /// Largest head of a request in bytes, 8 KiB to 1 MiB; more is answered with 431. Default 64 KiB: long tokens and
+    /// cookies fit.
+    pub max_header_bytes: usize,
+    /// Most header lines of a request, 1 to 10,000; more are answered with 431. Default 100.
+    pub max_headers: usize,
+    /// Most connections of one client address (of one /64 in IPv6) at a time, at least 1; more are closed at once.
+    /// Default `None`: behind a load balancer all clients have one address.
+    pub max_connections_per_client: Option<u32>,
+    /// Longest time from the first byte of a request's head to its last, 10 ms to 1 h, and for a TLS handshake. Default
+    /// 10 s: nobody sends a head that slowly in good faith.
+    pub header_timeout: Duration,
+    /// Longest time that a client's connection stays open without a request, 10 ms to 24 h. Default 75 s, as long as
+    /// nginx.
+    pub idle_timeout: Duration,
+    /// Most requests at a time on one HTTP/2 connection of a client, 1 to 10,000. Default 128, as nginx has it.
+    pub max_streams: u32,
+    /// Files that may change while the gateway serves.
+    pub files: Files,
 }
 
 impl Default for GatewayConfig {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)).into(),
             admin_listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8081))),
             threads: 0,
             max_body_bytes: 64 << 20,
@@ -46,6 +105,14 @@ impl Default for GatewayConfig {
             probe_interval: Duration::from_secs(1),
             annotate: true,
             endpoints: Vec::new(),
+            worker_protocol: WorkerProtocol::Http1,
+            max_header_bytes: 64 << 10,
+            max_headers: 100,
+            max_connections_per_client: None,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            max_streams: 128,
+            files: Files::default(),
         }
     }
 }
@@ -73,6 +140,25 @@ impl GatewayConfig {
         }
         if !(Duration::from_millis(20)..=minute).contains(&self.probe_interval) {
             return refuse("probe_interval", format!("{:?}", self.probe_interval), "20 ms to 60 s");
+        }
+        if !(8 << 10..=1 << 20).contains(&self.max_header_bytes) {
+            return refuse("max_header_bytes", self.max_header_bytes.to_string(), "8 KiB to 1 MiB");
+        }
+        if !(1..=10_000).contains(&self.max_headers) {
+            return refuse("max_headers", self.max_headers.to_string(), "1 to 10000");
+        }
+        if self.max_connections_per_client == Some(0) {
+            return refuse("max_connections_per_client", "0".into(), "1 or more, or none");
+        }
+        let shortest = Duration::from_millis(10);
+        if !(shortest..=60 * minute).contains(&self.header_timeout) {
+            return refuse("header_timeout", format!("{:?}", self.header_timeout), "10 ms to 1 h");
+        }
+        if !(shortest..=24 * 60 * minute).contains(&self.idle_timeout) {
+            return refuse("idle_timeout", format!("{:?}", self.idle_timeout), "10 ms to 24 h");
+        }
+        if !(1..=10_000).contains(&self.max_streams) {
+            return refuse("max_streams", self.max_streams.to_string(), "1 to 10000");
         }
         sagemaker::check(&self.endpoints)
     }
@@ -104,6 +190,12 @@ mod tests {
             ("connect_timeout", GatewayConfig { connect_timeout: Duration::ZERO, ..base() }),
             ("first_byte_timeout", GatewayConfig { first_byte_timeout: Some(Duration::ZERO), ..base() }),
             ("probe_interval", GatewayConfig { probe_interval: Duration::from_secs(61), ..base() }),
+            ("max_header_bytes", GatewayConfig { max_header_bytes: 1 << 12, ..base() }),
+            ("max_headers", GatewayConfig { max_headers: 0, ..base() }),
+            ("max_connections_per_client", GatewayConfig { max_connections_per_client: Some(0), ..base() }),
+            ("header_timeout", GatewayConfig { header_timeout: Duration::ZERO, ..base() }),
+            ("idle_timeout", GatewayConfig { idle_timeout: Duration::ZERO, ..base() }),
+            ("max_streams", GatewayConfig { max_streams: 0, ..base() }),
         ];
         for (wanted, config) in cases {
             match config.check() {

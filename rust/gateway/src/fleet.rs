@@ -20,6 +20,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::health::Health;
 use crate::metrics::RequestTable;
+use crate::outbound::Outbound;
 use crate::profile::{self, Profile, Recognised};
 use crate::sagemaker::{Layout, Pools};
 use crate::upstream::Pool;
@@ -161,6 +162,7 @@ pub(crate) struct Fleet {
     /// Held while a new snapshot is made.
     change: Mutex<()>,
     threads: usize,
+    outbound: Arc<Outbound>,
     /// When the last of all pauses ends: lets requests skip the search for paused workers.
     paused_until_ms: AtomicU64,
     /// When all lists of models may be asked for out of turn again.
@@ -169,14 +171,15 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// An empty fleet for a gateway of so many threads.
-    pub(crate) fn new(router: Arc<Router>, threads: usize, layout: Layout) -> Self {
+    /// An empty fleet for a gateway of so many threads that reaches its workers in this way.
+    pub(crate) fn new(router: Arc<Router>, threads: usize, outbound: Arc<Outbound>, layout: Layout) -> Self {
         Self {
             router,
             snapshot: ArcSwap::new(Arc::new(Snapshot::new(Vec::new(), &layout))),
             layout,
             change: Mutex::default(),
             threads,
+            outbound,
             paused_until_ms: AtomicU64::new(0),
             next_listing_ms: AtomicU64::new(0),
             turn: AtomicUsize::new(0),
@@ -205,7 +208,11 @@ impl Fleet {
     /// over.
     pub(crate) fn add(&self, url: &str) -> Result<Arc<Worker>, Error> {
         let (url, told) = profile::of_url(url)?;
-        let endpoint = Endpoint::parse(url)?;
+        let endpoint = Endpoint::parse(url, &self.outbound)?;
+        if endpoint.tls_name.is_some() {
+            // What is wrong with the certificates is said now rather than by the first request.
+            self.outbound.tls()?;
+        }
         let _guard = self.change.lock();
         if self.snapshot().named(&endpoint.url).is_some() {
             return Err(trunkline_core::Error::DuplicateWorker { name: endpoint.url }.into());
@@ -263,7 +270,7 @@ impl Fleet {
     pub(crate) fn find(&self, url: &str) -> Result<Arc<Worker>, Error> {
         let unknown = || Error::UnknownWorker { url: url.to_owned() };
         let (url, _) = profile::of_url(url).map_err(|_| unknown())?;
-        let name = Endpoint::parse(url).map_err(|_| unknown())?.url;
+        let name = Endpoint::parse(url, &self.outbound).map_err(|_| unknown())?.url;
         self.snapshot().named(&name).cloned().ok_or_else(unknown)
     }
 
@@ -377,7 +384,8 @@ mod tests {
     use super::*;
 
     fn fleet(urls: &[&str]) -> Fleet {
-        let fleet = Fleet::new(Arc::new(Router::new(RouterConfig::default()).unwrap()), 1, Layout::default());
+        let router = Arc::new(Router::new(RouterConfig::default()).unwrap());
+        let fleet = Fleet::new(router, 1, Arc::default(), Layout::default());
         for url in urls {
             fleet.add(url).unwrap();
         }
@@ -412,7 +420,7 @@ mod tests {
         let router = Arc::new(Router::new(RouterConfig::default()).unwrap());
         let id = router.add_worker(WorkerSpec { weight: 3, ..WorkerSpec::new("http://a:1") }).unwrap();
         router.drain_worker(id, true).unwrap();
-        let fleet = Fleet::new(Arc::clone(&router), 1, Layout::default());
+        let fleet = Fleet::new(Arc::clone(&router), 1, Arc::default(), Layout::default());
         assert_eq!(fleet.add("http://a:1/").unwrap().id, id);
         let view = &router.workers()[0];
         assert_eq!((view.weight, view.draining, view.healthy), (3, false, true));

@@ -27,9 +27,10 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 
 /// Removes from a request what belongs to the client's connection. What stays keeps its order.
 ///
-/// `Expect` stops here as well: we have read the whole body, so nobody needs to be asked whether it is welcome.
-pub(crate) fn strip_request(headers: &mut HeaderMap) {
-    strip(headers, |name| is_hop_by_hop(name) || *name == header::EXPECT);
+/// `Expect` stops here as well: we have read the whole body, so nobody needs to be asked whether it is welcome. So does
+/// a header that holds a key of ours.
+pub(crate) fn strip_request(headers: &mut HeaderMap, is_ours: impl Fn(&HeaderName) -> bool) {
+    strip(headers, |name| is_hop_by_hop(name) || *name == header::EXPECT || is_ours(name));
 }
 
 /// Removes from an answer what belongs to the worker's connection. What stays keeps its order.
@@ -140,8 +141,10 @@ mod tests {
         let mut headers = map(&[("expect", b"100-continue"), ("a", b"1")]);
         strip_answer(&mut headers);
         assert_eq!(headers.len(), 2);
-        strip_request(&mut headers);
+        strip_request(&mut headers, |_| false);
         assert_eq!(lines(&headers), [("a", b"1".as_slice())]);
+        strip_request(&mut headers, |name| name == "a");
+        assert!(headers.is_empty());
     }
 
     #[test]

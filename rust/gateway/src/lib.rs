@@ -9,16 +9,19 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | `server` | threads, the listener, start and end |
+//! | `server`, `listen` | threads, the listener, start and end |
+//! | `front`, `patience`, `clients`, `wire`, `tls` | a client's connection: TLS, HTTP/1.1 or HTTP/2, how long it may idle |
+//! | `edge`, `reload`, `keys`, `rate`, `digest` | who may call, how much, and what can be replaced meanwhile |
+//! | `intake` | heads that are refused or put right before anything else |
 //! | `proxy`, `place` | one request's life, and the choice of its worker |
 //! | `prompt`, `json`, `path` | what a body and a path say |
 //! | `sagemaker` | SageMaker's paths, headers, variants and event streams |
 //! | `fleet`, `endpoint` | who the workers are and what they serve |
 //! | `health`, `probe`, `profile`, `backoff` | which of them get requests |
-//! | `upstream` | connections to them, and how those fail |
+//! | `upstream`, `link`, `outbound` | connections to them, and how those fail |
 //! | `booking`, `body`, `usage` | the answer on its way, and the books |
 //! | `answer`, `headers` | what we say ourselves, and what stops here |
-//! | `metrics`, `admin` | what operators see and change |
+//! | `metrics`, `edge_metrics`, `admin` | what operators see and change |
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -30,7 +33,7 @@
 //! let router = Arc::new(Router::new(RouterConfig::default())?);
 //! let workers = ["http://10.0.0.1:8000".to_owned(), "http://10.0.0.2:8000".to_owned()];
 //! let gateway = Gateway::start(GatewayConfig::default(), router, &workers)?;
-//! println!("listening on {}", gateway.local_addr());
+//! println!("listening on {}", gateway.listens_on());
 //! gateway.drain();
 //! assert!(gateway.wait_drained(Duration::from_secs(30)));
 //! gateway.close();
@@ -42,28 +45,45 @@ mod answer;
 mod backoff;
 mod body;
 mod booking;
+mod clients;
 mod config;
+mod digest;
+mod edge;
+mod edge_metrics;
 mod endpoint;
 mod error;
 mod fleet;
+mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod headers;
 mod health;
+mod intake;
 mod json;
+mod keys;
+mod link;
+mod listen;
 mod metrics;
+mod outbound;
 mod path;
+mod patience;
 mod place;
 mod probe;
 mod profile;
 mod prompt;
 mod proxy;
+mod rate;
+mod reload;
 mod sagemaker;
 mod server;
+mod tls;
 mod upstream;
 mod usage;
+mod wire;
 
-pub use config::GatewayConfig;
-pub use error::Error;
+pub use config::{Files, GatewayConfig, WorkerProtocol};
+pub use error::{Error, FileFault};
+pub use listen::Listen;
+pub use reload::Reloaded;
 pub use sagemaker::{EndpointConfig, VariantConfig, VariantWorker};
 pub use server::Gateway;

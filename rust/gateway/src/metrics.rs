@@ -20,6 +20,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use trunkline_core::{Reason, WorkerView};
 
+use crate::edge::Edge;
+use crate::edge_metrics::EdgeMetrics;
 use crate::fleet::Fleet;
 use crate::path::PathClass;
 
@@ -111,6 +113,7 @@ pub(crate) struct Metrics {
     /// Answers that a worker cut after their first byte.
     pub(crate) cut_answers: Counter,
     ttft: Histogram,
+    pub(crate) edge: EdgeMetrics,
 }
 
 impl fmt::Debug for Metrics {
@@ -120,8 +123,8 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Figures of a gateway with this fleet.
-    pub(crate) fn new(fleet: Arc<Fleet>) -> Self {
+    /// Figures of a gateway with this fleet and this edge.
+    pub(crate) fn new(fleet: Arc<Fleet>, edge: Arc<Edge>) -> Self {
         let mut registry = Registry::with_prefix("trunkline");
         let family = |label: &'static str, values: &[&'static str]| {
             let family = Family::<[(&'static str, &'static str); 1], Counter>::default();
@@ -161,6 +164,7 @@ impl Metrics {
         let own_answers = Arc::new(RequestTable::default());
         registry.register_collector(Box::new(PerWorker { fleet, own_answers: Arc::clone(&own_answers) }));
         Self {
+            edge: EdgeMetrics::new(&mut registry, edge),
             registry,
             retries: retries.try_into().expect("one counter per cause"),
             decisions: decisions.try_into().expect("one counter per reason"),
@@ -287,10 +291,11 @@ mod tests {
         let fleet = Arc::new(Fleet::new(
             Arc::new(Router::new(RouterConfig::default()).unwrap()),
             1,
+            Arc::default(),
             Layout::default(),
         ));
         let worker = fleet.add("http://a:1").unwrap();
-        let metrics = Metrics::new(Arc::clone(&fleet));
+        let metrics = Metrics::new(Arc::clone(&fleet), Arc::new(Edge::new(Arc::default())));
         worker.requests.count(PathClass::Chat, 200);
         metrics.own_answers.count(PathClass::Other, 413);
         metrics.retried(Cause::Busy);

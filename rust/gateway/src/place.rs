@@ -12,6 +12,7 @@ use crate::answer::Refusal;
 use crate::booking::Booking;
 use crate::fleet::{Snapshot, Worker};
 use crate::headers;
+use crate::keys::Key;
 use crate::metrics::BY_LOAD;
 use crate::prompt::Located;
 use crate::sagemaker::Scope;
@@ -32,6 +33,8 @@ pub(crate) struct Placing<'a> {
     pub(crate) tenant: Option<&'a [u8]>,
     /// The variant or component that it is for, if it is for one.
     pub(crate) scope: Option<&'a Scope>,
+    /// The API key that it came with.
+    pub(crate) key: Option<&'a Arc<Key>>,
     /// Workers that it must not go to again.
     pub(crate) tried: &'a [WorkerId],
 }
@@ -98,7 +101,10 @@ impl Placing<'_> {
     ) -> Option<Choice> {
         let policy = self.scope.and_then(|scope| scope.policy);
         let by_prompt = self.located.as_ref().and_then(|located| {
-            let (root, text_model) = (located.root(self.tenant), located.model_key());
+            let (mut root, text_model) = (located.root(self.tenant), located.model_key());
+            if let Some(key) = self.key {
+                root = root.with("api_key_tenant", key.tenant.as_bytes());
+            }
             located.with_prompt(|prompt| {
                 let request =
                     RouteRequest { root, eligible, exclude, text_model, ..RouteRequest::new(prompt) };
@@ -119,7 +125,10 @@ impl Placing<'_> {
         let told = self.shared.config.annotate;
         let annotation =
             told.then(|| headers::decision_value(reason.map_or(BY_LOAD, Reason::as_str), &decision));
-        Some(Choice { booking: Booking::new(Arc::clone(self.shared), worker, decision), annotation })
+        Some(Choice {
+            booking: Booking::new(Arc::clone(self.shared), worker, decision, self.key.cloned()),
+            annotation,
+        })
     }
 
     /// `None` also for a prompt that the router refuses: its worker would refuse it as well, but it has none.

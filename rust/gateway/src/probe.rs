@@ -5,16 +5,15 @@
 use std::io;
 
 use bytes::Bytes;
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::{HeaderValue, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::endpoint::Endpoint;
 use crate::fleet::Model;
 use crate::health::is_local;
+use crate::link::{self, Sender};
 use crate::profile::Capacity;
 
 /// Largest answer that is read: a page of metrics has some 100 KB.
@@ -147,30 +146,32 @@ fn label<'l>(labels: &'l str, name: &str) -> Option<&'l str> {
     rest.split('"').next()
 }
 
-async fn get(endpoint: &Endpoint, path: &str) -> Result<(StatusCode, Bytes), Failure> {
-    let stream = endpoint.connect().await?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failure::Broken)?;
-    let target = path.parse().expect("our paths are valid targets");
-    let mut request = Request::new(Empty::<Bytes>::new());
-    *request.uri_mut() = endpoint.target(&target, path);
-    request.headers_mut().insert(header::HOST, endpoint.host_header.clone());
-    request.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
-    let exchange = async move {
-        let answer = sender.send_request(request).await.map_err(|_| Failure::Broken)?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
-        Ok((status, body.map_err(|_| Failure::Broken)?.to_bytes()))
-    };
-    tokio::pin!(connection);
-    tokio::pin!(exchange);
-    // The connection moves the bytes of the exchange; that it ends first only means that the worker closed it.
-    tokio::select! {
-        biased;
-        result = &mut exchange => return result,
-        _ = &mut connection => {}
+/// The connection of one question. Dropping it ends it, so that a question that is given up leaves nothing behind.
+struct Asking(Sender);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.cut();
     }
-    exchange.await
+}
+
+async fn get(endpoint: &Endpoint, path: &str) -> Result<(StatusCode, Bytes), Failure> {
+    let mut asking = Asking(link::dial(endpoint).await?);
+    let target = path.parse().expect("our paths are valid targets");
+    let mut request = Request::new(Full::new(Bytes::new()));
+    *request.uri_mut() = endpoint.target(&target, path);
+    let headers = request.headers_mut();
+    headers.insert(header::HOST, endpoint.host_header.clone());
+    if matches!(asking.0, Sender::Http1(..)) {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    if let Some(token) = endpoint.outbound.token() {
+        headers.insert(header::AUTHORIZATION, HeaderValue::clone(&token));
+    }
+    let answer = asking.0.send(endpoint, request).await.map_err(|_| Failure::Broken)?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+    Ok((status, body.map_err(|_| Failure::Broken)?.to_bytes()))
 }
 
 #[cfg(test)]

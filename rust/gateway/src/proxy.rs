@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -27,6 +27,8 @@ use crate::booking::Booking;
 use crate::endpoint::MAX_TARGET_BYTES;
 use crate::fleet::{Ids, Worker};
 use crate::headers;
+use crate::intake;
+use crate::keys::{Admitted, Key};
 use crate::metrics::{CLIENT_CLOSED, Cause};
 use crate::path::PathClass;
 use crate::place::{Choice, Placing};
@@ -50,7 +52,7 @@ pub(crate) async fn serve(
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let since = Instant::now();
-    let (parts, incoming) = request.into_parts();
+    let (mut parts, incoming) = request.into_parts();
     let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let runtime = RuntimePath::of(target.path());
     let path = runtime.map(|runtime| runtime.path.to_owned());
@@ -63,8 +65,8 @@ pub(crate) async fn serve(
         shard.shared.metrics.own_answers.count(class, answer.status().as_u16());
         Ok(answer)
     };
-    if parts.method == Method::CONNECT {
-        return own(refused(&Refusal::Method));
+    if let Err(refusal) = intake::check(&mut parts, shard.shared.config.max_headers) {
+        return own(refused(&refusal));
     }
     if target.as_str().len() > MAX_TARGET_BYTES {
         return own(refused(&Refusal::LongTarget));
@@ -72,6 +74,13 @@ pub(crate) async fn serve(
     if class == PathClass::Health {
         return own(answer::health(shard.shared.is_ready()));
     }
+    let admitted = match shard.shared.edge.keys.load().as_ref() {
+        None => None,
+        Some(keys) => match keys.admit(&parts.headers, shard.shared.now()) {
+            Ok(admitted) => Some(admitted),
+            Err(denied) => return own(Refusal::Denied(denied).answer()),
+        },
+    };
     if class == PathClass::Models
         && parts.method == Method::GET
         && let Some(list) = shard.shared.fleet.snapshot().model_list.clone()
@@ -88,7 +97,8 @@ pub(crate) async fn serve(
         Ok(invocation) => invocation,
         Err(invalid) => return own(refused(&Refusal::Invalid(invalid))),
     };
-    let call = Call::new(shard, parts.method, target, path, class, parts.headers, body, since, invocation);
+    let call =
+        Call::new(shard, parts.method, target, path, class, parts.headers, body, since, invocation, admitted);
     Ok(call.answer().await)
 }
 
@@ -135,6 +145,8 @@ struct Call {
     since: Instant,
     /// What it says in SageMaker's words, on a path of theirs.
     invocation: Option<Box<Invocation>>,
+    /// The API key that it came with.
+    key: Option<Arc<Key>>,
     /// Workers that were asked.
     tried: Ids,
     answered: bool,
@@ -174,9 +186,12 @@ impl Call {
         body: Bytes,
         since: Instant,
         invocation: Option<Box<Invocation>>,
+        admitted: Option<Admitted>,
     ) -> Self {
         let is_chunked = headers.keys().any(|name| *name == header::TRANSFER_ENCODING);
-        headers::strip_request(&mut headers);
+        headers::strip_request(&mut headers, |name| {
+            admitted.as_ref().is_some_and(|admitted| admitted.ends_here(name))
+        });
         if let Some(invocation) = &invocation {
             invocation.prepare_request(&mut headers);
         }
@@ -194,6 +209,7 @@ impl Call {
             body,
             since,
             invocation,
+            key: admitted.map(|admitted| admitted.key),
             tried: Ids::new(),
             answered: false,
         }
@@ -289,6 +305,7 @@ impl Call {
             located,
             tenant: invocation.and_then(|invocation| Some(invocation.tenant.as_ref()?.as_bytes())),
             scope: invocation.and_then(|invocation| invocation.scope.as_ref()),
+            key: self.key.as_ref(),
             tried: &self.tried,
         }
     }
@@ -318,6 +335,9 @@ impl Call {
             worker.endpoint.target(&self.target, self.path.as_deref().unwrap_or(self.target.path()));
         *request.headers_mut() = self.headers.clone();
         request.headers_mut().insert(header::HOST, worker.endpoint.host_header.clone());
+        if let Some(token) = worker.endpoint.outbound.token() {
+            request.headers_mut().insert(header::AUTHORIZATION, HeaderValue::clone(&token));
+        }
         let config = &self.shard.shared.config;
         let begun = async {
             let exchange =
@@ -412,6 +432,8 @@ impl Call {
         let shared = &self.shard.shared;
         let Begun { mut parts, incoming, first, lease } = begun;
         worker.requests.count(self.class, parts.status.as_u16());
+        // Whatever the worker speaks, the client is answered in its own protocol.
+        parts.version = Version::HTTP_11;
         headers::strip_answer(&mut parts.headers);
         let is_busy = matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         if is_busy && !parts.headers.contains_key(header::RETRY_AFTER) {

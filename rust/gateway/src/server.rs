@@ -11,30 +11,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::{Condvar, Mutex};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, watch};
 use trunkline_core::{Millis, Router};
 
 use crate::admin;
+use crate::clients::{Clients, Seat};
 use crate::config::GatewayConfig;
+use crate::edge::Edge;
 use crate::error::Error;
 use crate::fleet::{Fleet, Worker};
+use crate::front;
 use crate::health;
+use crate::listen::{Accepted, Listen, Listener, bind_tcp};
 use crate::metrics::Metrics;
-use crate::proxy;
+use crate::outbound::Outbound;
 use crate::sagemaker::{Layout, Sessions};
 
-/// Longest wait for the head of a client's next request, idle time included: as long as nginx keeps a connection.
-const CLIENT_IDLE: Duration = Duration::from_secs(75);
-/// Largest read buffer of a client's connection: bounds the head of a request.
-const MAX_BUFFER_BYTES: usize = 64 << 10;
-/// Connections that the kernel accepts ahead of us.
-const BACKLOG: u32 = 4096;
 /// Pause after the system had no room for one more connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time between two looks for connections to workers that were idle for too long.
@@ -58,6 +53,11 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     /// Which worker keeps which of SageMaker's sessions.
     pub(crate) sessions: Sessions,
+    pub(crate) edge: Arc<Edge>,
+    /// `None` without a limit.
+    clients: Option<Arc<Clients>>,
+    /// The workers that the configuration names. Held while another one is put in force.
+    pub(crate) configured: Mutex<Vec<String>>,
     started: Instant,
     phase: watch::Sender<Phase>,
     gate: Gate,
@@ -73,6 +73,11 @@ impl Shared {
 
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
+    }
+
+    /// Tells of every new phase.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
     }
 
     /// Whether new requests are welcome.
@@ -124,16 +129,34 @@ pub(crate) struct Shard {
     pub(crate) number: usize,
     pub(crate) shared: Arc<Shared>,
     connections: AtomicUsize,
-    inbox: mpsc::UnboundedSender<std::net::TcpStream>,
+    inbox: mpsc::UnboundedSender<(Counted, Accepted)>,
 }
 
 /// A client's connection, counted while it lives.
-struct Counted(Arc<Shard>);
+#[derive(Debug)]
+pub(crate) struct Counted {
+    shard: Arc<Shard>,
+    /// Its place among those of its client, if these are limited.
+    _seat: Option<Seat>,
+}
+
+impl Counted {
+    fn new(shard: &Arc<Shard>, seat: Option<Seat>) -> Self {
+        shard.connections.fetch_add(1, Ordering::Relaxed);
+        shard.shared.gate.change(|state| state.connections += 1);
+        Self { shard: Arc::clone(shard), _seat: seat }
+    }
+
+    /// The thread that serves it.
+    pub(crate) fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
-        self.0.shared.gate.change(|state| state.connections -= 1);
+        self.shard.connections.fetch_sub(1, Ordering::Relaxed);
+        self.shard.shared.gate.change(|state| state.connections -= 1);
     }
 }
 
@@ -144,43 +167,48 @@ impl Drop for Counted {
 pub struct Gateway {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    local_addr: SocketAddr,
+    local: Listen,
     admin_addr: Option<SocketAddr>,
 }
 
 impl Gateway {
-    /// Starts to listen and to serve with the workers at `worker_urls` (`http://host[:port][/prefix]`).
+    /// Starts to listen and to serve with the workers at `worker_urls` (`http[s]://host[:port][/prefix]` or
+    /// `unix:/path[:/prefix]`).
     ///
     /// Returns as soon as clients can connect: a worker is used before its first probe. Workers are named by their
     /// URLs in `router`; one that it knows already is taken over with what it is believed to hold. All workers of the
     /// router must be the gateway's: a request that it places elsewhere is refused.
     ///
     /// # Errors
-    /// [`Error::Config`] for a setting or a URL out of range, [`Error::Listen`] if an address is taken,
-    /// [`Error::Thread`], [`Error::Router`] for a worker that is named twice.
+    /// [`Error::Config`] for a setting or a URL out of range, [`Error::File`] for a certificate, key or token that cannot
+    /// be used, [`Error::Listen`] if an address is taken, [`Error::Thread`], [`Error::Router`] for a worker that is named twice.
     pub fn start(config: GatewayConfig, router: Arc<Router>, worker_urls: &[String]) -> Result<Self, Error> {
         config.check()?;
         let thread_count = config.thread_count();
         let control = runtime()?;
         let runtimes = (0..thread_count).map(|_| runtime()).collect::<Result<Vec<_>, _>>()?;
-        let listener = listen(&runtimes[0], config.listen)?;
-        let admin = config.admin_listen.map(|address| listen(&control, address)).transpose()?;
-        let address = |listener: &TcpListener, asked| {
-            listener.local_addr().map_err(|source| Error::Listen { address: asked, source })
+        let edge = Arc::new(Edge::new(Arc::new(Outbound::new(config.worker_protocol))));
+        let listener = Listener::bind(&runtimes[0], &config.listen)?;
+        let refuse = |address: &Listen| {
+            let address = address.clone();
+            move |source| Error::Listen { address, source }
         };
-        let local_addr = address(&listener, config.listen)?;
-        let admin_addr = admin
-            .as_ref()
-            .zip(config.admin_listen)
-            .map(|(listener, asked)| address(listener, asked))
-            .transpose()?;
+        let local = listener.local().map_err(refuse(&config.listen))?;
+        let admin = config.admin_listen.map(|address| listen_admin(&control, address)).transpose()?;
+        let admin_addr = match &admin {
+            Some(listener) => Some(listener.local_addr().map_err(refuse(&config.listen))?),
+            None => None,
+        };
 
         let layout = Layout::new(&config.endpoints)?;
-        let fleet = Arc::new(Fleet::new(router, thread_count, layout));
+        let fleet = Arc::new(Fleet::new(router, thread_count, Arc::clone(&edge.outbound), layout));
         let shared = Arc::new(Shared {
+            metrics: Metrics::new(Arc::clone(&fleet), Arc::clone(&edge)),
+            clients: config.max_connections_per_client.map(|limit| Arc::new(Clients::new(limit))),
             config,
-            metrics: Metrics::new(Arc::clone(&fleet)),
+            edge,
             fleet,
+            configured: Mutex::default(),
             sessions: Sessions::default(),
             started: Instant::now(),
             phase: watch::Sender::new(Phase::Serving),
@@ -190,9 +218,7 @@ impl Gateway {
             },
             control: control.handle().clone(),
         });
-        for url in worker_urls {
-            shared.add_worker(url)?;
-        }
+        shared.reload(&shared.config.files, worker_urls)?;
         for url in shared.fleet.layout.urls() {
             if shared.fleet.find(url).is_err() {
                 shared.add_worker(url)?;
@@ -208,7 +234,7 @@ impl Gateway {
             .unzip();
         runtimes[0].spawn(accept(listener, shards.clone()));
 
-        let mut gateway = Self { shared: Arc::clone(&shared), threads: Vec::new(), local_addr, admin_addr };
+        let mut gateway = Self { shared: Arc::clone(&shared), threads: Vec::new(), local, admin_addr };
         for ((shard, arrivals), runtime) in shards.into_iter().zip(inboxes).zip(runtimes) {
             let name = format!("trunkline-{}", shard.number);
             gateway.spawn(name, runtime, carry(shard, arrivals))?;
@@ -237,8 +263,17 @@ impl Gateway {
 
     /// Where clients connect.
     #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+    pub fn listens_on(&self) -> &Listen {
+        &self.local
+    }
+
+    /// The TCP address that clients connect to; `None` on a Unix socket.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match self.local {
+            Listen::Tcp(address) => Some(address),
+            Listen::Unix(_) => None,
+        }
     }
 
     /// Where the admin API is served, if it is.
@@ -269,6 +304,10 @@ impl Gateway {
     /// [`Error::UnknownWorker`].
     pub fn drain_worker(&self, url: &str) -> Result<(), Error> {
         self.shared.fleet.drain(url)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Stops listening and reports "not ready"; running requests finish. Returns when the port is closed.
@@ -312,18 +351,10 @@ fn runtime() -> Result<Runtime, Error> {
         .map_err(|source| Error::Thread { source })
 }
 
-/// Listens within `runtime`. Never shares the port: a second listener fails.
-fn listen(runtime: &Runtime, address: SocketAddr) -> Result<TcpListener, Error> {
+/// Listens for the admin API within `runtime`.
+fn listen_admin(runtime: &Runtime, address: SocketAddr) -> Result<TcpListener, Error> {
     let _context = runtime.enter();
-    let listen = || {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // On Unix this only lets us follow a gateway that has just ended.
-        #[cfg(unix)]
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        socket.listen(BACKLOG)
-    };
-    listen().map_err(|source| Error::Listen { address, source })
+    bind_tcp(address).map_err(|source| Error::Listen { address: address.into(), source })
 }
 
 /// Resolves when the gateway reaches `phase` (or is gone).
@@ -333,7 +364,7 @@ pub(crate) async fn reached(phase: Phase, watch: &mut watch::Receiver<Phase>) {
 }
 
 /// Accepts connections until the gateway drains.
-async fn accept(listener: TcpListener, shards: Vec<Arc<Shard>>) {
+async fn accept(listener: Listener, shards: Vec<Arc<Shard>>) {
     let shared = Arc::clone(&shards[0].shared);
     let mut phase = shared.phase.subscribe();
     loop {
@@ -342,17 +373,21 @@ async fn accept(listener: TcpListener, shards: Vec<Arc<Shard>>) {
             () = reached(Phase::Draining, &mut phase) => break,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
+                let seat = match (&shared.clients, address) {
+                    (Some(clients), Some(address)) => match clients.admit(address) {
+                        Some(seat) => Some(seat),
+                        None => {
+                            shared.metrics.edge.refused_connections.inc();
+                            continue;
+                        }
+                    },
+                    _ => None,
+                };
                 let lightest = shards.iter().min_by_key(|shard| shard.connections.load(Ordering::Relaxed));
                 let shard = lightest.expect("a gateway has at least one thread");
-                if let Ok(stream) = stream.into_std() {
-                    shard.connections.fetch_add(1, Ordering::Relaxed);
-                    shared.gate.change(|state| state.connections += 1);
-                    // An error means that the thread has ended; the connection is closed with it.
-                    if shard.inbox.send(stream).is_err() {
-                        drop(Counted(Arc::clone(shard)));
-                    }
-                }
+                // An error means that the thread has ended; the connection is closed with it.
+                let _ = shard.inbox.send((Counted::new(shard, seat), stream));
             }
             // The client left again, or the system has no room. The first passes at once, the second may last.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
@@ -364,13 +399,13 @@ async fn accept(listener: TcpListener, shards: Vec<Arc<Shard>>) {
 }
 
 /// A data thread's main task.
-async fn carry(shard: Arc<Shard>, mut arrivals: mpsc::UnboundedReceiver<std::net::TcpStream>) {
+async fn carry(shard: Arc<Shard>, mut arrivals: mpsc::UnboundedReceiver<(Counted, Accepted)>) {
     let mut phase = shard.shared.phase.subscribe();
     let mut reap = tokio::time::interval(REAP_INTERVAL);
     loop {
         tokio::select! {
-            Some(stream) = arrivals.recv() => {
-                tokio::spawn(converse(Counted(Arc::clone(&shard)), stream));
+            Some((client, accepted)) = arrivals.recv() => {
+                tokio::spawn(front::converse(client, accepted));
             }
             _ = reap.tick() => {
                 let now = Instant::now();
@@ -379,28 +414,6 @@ async fn carry(shard: Arc<Shard>, mut arrivals: mpsc::UnboundedReceiver<std::net
             () = reached(Phase::Closed, &mut phase) => return,
         }
     }
-}
-
-/// Serves one client's connection.
-async fn converse(client: Counted, stream: std::net::TcpStream) {
-    let Ok(stream) = tokio::net::TcpStream::from_std(stream) else { return };
-    if stream.set_nodelay(true).is_err() {
-        // The client is gone already.
-        return;
-    }
-    let shard = &client.0;
-    let mut phase = shard.shared.phase.subscribe();
-    let service = service_fn(|request| proxy::serve(Arc::clone(shard), request));
-    let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(CLIENT_IDLE).max_buf_size(MAX_BUFFER_BYTES);
-    let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
-    tokio::select! {
-        biased;
-        // How a connection ends is the client's business.
-        _ = &mut connection => return,
-        () = reached(Phase::Draining, &mut phase) => connection.as_mut().graceful_shutdown(),
-    }
-    let _ = connection.await;
 }
 
 /// The control thread's main task; probes run beside it.

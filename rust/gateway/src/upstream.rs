@@ -5,6 +5,9 @@
 //! learns within a moment that nobody waits any more. Idle connections are dropped before engines close them
 //! (uvicorn: 5 s); the race that is left, a close that crosses a request, shows as [`Fault::is_stale`] and is worth
 //! one try on a new connection.
+//!
+//! A connection that speaks HTTP/2 stays in the pool while it is used, and its leases are counted. An answer that is
+//! dropped resets its own stream and nothing else.
 
 use std::io;
 use std::sync::Arc;
@@ -14,51 +17,76 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::http2;
 use parking_lot::Mutex;
-use tokio::task::AbortHandle;
 
 use crate::fleet::Worker;
+use crate::link::{self, Sender};
 use crate::metrics::Cause;
 
 /// Idle connections are dropped after this long: a second below uvicorn's 5 s.
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
 /// Idle connections kept per worker over all threads.
 const MAX_IDLE: usize = 512;
-/// Largest read buffer of a connection: bounds the head of an answer and the memory of a stream that its client does
-/// not read.
-const MAX_BUFFER_BYTES: usize = 64 << 10;
-
-/// Sends requests whose body is in memory.
-type Sender = SendRequest<Full<Bytes>>;
+/// Requests on one HTTP/2 connection of ours before the next one is opened: what servers usually allow. On one that allows
+/// fewer the rest wait for their turn.
+const MAX_STREAMS: usize = 100;
 
 /// An idle connection.
 #[derive(Debug)]
 struct Idle {
     sender: Sender,
-    task: AbortHandle,
     since: Instant,
 }
 
-/// The idle connections of one worker, newest last, apart for each thread.
+/// A connection that many requests share.
+#[derive(Debug)]
+struct Shared {
+    sender: http2::SendRequest<Full<Bytes>>,
+    /// Each lease holds one more.
+    leases: Arc<()>,
+    last_used: Instant,
+}
+
+impl Shared {
+    fn leases(&self) -> usize {
+        Arc::strong_count(&self.leases) - 1
+    }
+
+    fn lease(&mut self, now: Instant) -> Connection {
+        self.last_used = now;
+        Connection { sender: Sender::H2(self.sender.clone()), stream: Some(Arc::clone(&self.leases)) }
+    }
+}
+
+/// One thread's connections to a worker.
+#[derive(Debug, Default)]
+struct Kept {
+    /// Newest last.
+    idle: Mutex<Vec<Idle>>,
+    shared: Mutex<Vec<Shared>>,
+    /// Held while a connection is opened that others may share.
+    opening: tokio::sync::Mutex<()>,
+}
+
+/// The connections of one worker that can be used again, apart for each thread.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    threads: Box<[Mutex<Vec<Idle>>]>,
+    threads: Box<[Kept]>,
 }
 
 impl Pool {
     /// An empty pool for so many threads.
     pub(crate) fn new(threads: usize) -> Self {
-        Self { threads: (0..threads).map(|_| Mutex::default()).collect() }
+        Self { threads: (0..threads).map(|_| Kept::default()).collect() }
     }
 
     /// The newest idle connection of this thread; older ones of the past are dropped.
-    fn take(&self, thread: usize, now: Instant) -> Option<Idle> {
-        let mut idle = self.threads[thread].lock();
+    fn take(&self, thread: usize, now: Instant) -> Option<Sender> {
+        let mut idle = self.threads[thread].idle.lock();
         let newest = idle.pop()?;
         if now.duration_since(newest.since) < IDLE_LIMIT {
-            return Some(newest);
+            return Some(newest.sender);
         }
         // The newest is too old, so all are.
         idle.clear();
@@ -66,32 +94,59 @@ impl Pool {
     }
 
     fn put(&self, thread: usize, idle: Idle) {
-        let mut kept = self.threads[thread].lock();
+        let mut kept = self.threads[thread].idle.lock();
         if kept.len() < MAX_IDLE.div_ceil(self.threads.len()) {
             kept.push(idle);
         }
     }
 
-    /// Drops what has been idle for too long, and what the worker closed.
-    pub(crate) fn reap(&self, thread: usize, now: Instant) {
-        self.threads[thread]
-            .lock()
-            .retain(|idle| now.duration_since(idle.since) < IDLE_LIMIT && !idle.sender.is_closed());
+    /// A place on a shared connection of this thread.
+    fn share(&self, thread: usize, now: Instant) -> Option<Connection> {
+        let mut shared = self.threads[thread].shared.lock();
+        let free = |shared: &&mut Shared| !shared.sender.is_closed() && shared.leases() < MAX_STREAMS;
+        shared.iter_mut().find(free).map(|shared| shared.lease(now))
     }
 
-    /// Drops all idle connections.
+    /// Keeps a new connection that can be shared, and gives the first place on it.
+    fn keep(&self, thread: usize, sender: http2::SendRequest<Full<Bytes>>, now: Instant) -> Connection {
+        let mut shared = Shared { sender, leases: Arc::default(), last_used: now };
+        let first = shared.lease(now);
+        self.threads[thread].shared.lock().push(shared);
+        first
+    }
+
+    /// Drops what has been idle for too long, and what the worker closed.
+    pub(crate) fn reap(&self, thread: usize, now: Instant) {
+        let kept = &self.threads[thread];
+        let is_fresh = |since| now.duration_since(since) < IDLE_LIMIT;
+        kept.idle.lock().retain(|idle| is_fresh(idle.since) && !idle.sender.is_closed());
+        kept.shared.lock().retain(|shared| {
+            !shared.sender.is_closed() && (shared.leases() > 0 || is_fresh(shared.last_used))
+        });
+    }
+
+    /// Drops all idle connections, and gives nobody another place on the shared ones.
     pub(crate) fn clear(&self) {
-        for thread in &self.threads {
-            thread.lock().clear();
+        for kept in &self.threads {
+            kept.idle.lock().clear();
+            kept.shared.lock().clear();
         }
     }
 }
 
-/// A connection in use. Dropped early, it closes the connection.
+/// A way to send one request.
+#[derive(Debug)]
+struct Connection {
+    sender: Sender,
+    /// The count of a shared connection's leases; `None` if this is the only one.
+    stream: Option<Arc<()>>,
+}
+
+/// A connection in use, or a place on one. Dropped early, it closes the connection that is its own.
 #[derive(Debug)]
 pub(crate) struct Lease {
     /// `None` once it was given back.
-    connection: Option<(Sender, AbortHandle)>,
+    connection: Option<Connection>,
     worker: Arc<Worker>,
     thread: usize,
 }
@@ -99,17 +154,17 @@ pub(crate) struct Lease {
 impl Lease {
     /// Gives the connection back for the next request; its answer was read to the end.
     pub(crate) fn give_back(mut self) {
-        let Some((sender, task)) = self.connection.take() else { return };
+        let Some(Connection { sender, stream: None }) = self.connection.take() else { return };
         if !sender.is_closed() {
-            self.worker.pool.put(self.thread, Idle { sender, task, since: Instant::now() });
+            self.worker.pool.put(self.thread, Idle { sender, since: Instant::now() });
         }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some((_, task)) = self.connection.take() {
-            task.abort();
+        if let Some(connection) = &self.connection {
+            connection.sender.cut();
         }
     }
 }
@@ -187,8 +242,8 @@ pub(crate) async fn exchange(
         Some(lease) => lease,
         None => open(worker, thread, connect_timeout).await?,
     };
-    let (sender, _) = lease.connection.as_mut().expect("a lease holds its connection until it is given back");
-    match sender.try_send_request(request).await {
+    let connection = lease.connection.as_mut().expect("a lease holds its connection until it is given back");
+    match connection.sender.send(&worker.endpoint, request).await {
         Ok(answer) => Ok(Exchange { answer, lease }),
         Err(error) => {
             let unsent = error.message().is_some();
@@ -203,10 +258,15 @@ pub(crate) async fn exchange(
 /// A pooled connection that still works as far as we know.
 async fn pooled(worker: &Arc<Worker>, thread: usize) -> Option<Lease> {
     let now = Instant::now();
-    while let Some(Idle { sender, task, .. }) = worker.pool.take(thread, now) {
-        let mut lease = Lease { connection: Some((sender, task)), worker: Arc::clone(worker), thread };
-        let (sender, _) = lease.connection.as_mut()?;
-        if sender.ready().await.is_ok() {
+    let lease = |connection| Lease { connection: Some(connection), worker: Arc::clone(worker), thread };
+    if worker.endpoint.may_share()
+        && let Some(connection) = worker.pool.share(thread, now)
+    {
+        return Some(lease(connection));
+    }
+    while let Some(sender) = worker.pool.take(thread, now) {
+        let mut lease = lease(Connection { sender, stream: None });
+        if lease.connection.as_mut()?.sender.ready().await.is_ok() {
             return Some(lease);
         }
     }
@@ -214,17 +274,24 @@ async fn pooled(worker: &Arc<Worker>, thread: usize) -> Option<Lease> {
 }
 
 async fn open(worker: &Arc<Worker>, thread: usize, connect_timeout: Duration) -> Result<Lease, Fault> {
-    let stream = match tokio::time::timeout(connect_timeout, worker.endpoint.connect()).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return Err(Fault::before_sending(FaultKind::Connect(error))),
-        Err(_) => return Err(Fault::before_sending(FaultKind::ConnectTimeout)),
+    let opening = async {
+        if !worker.endpoint.may_share() {
+            let sender = link::dial(&worker.endpoint).await?;
+            return Ok(Connection { sender, stream: None });
+        }
+        // Many requests may want the first connection at once; one of them opens it.
+        let _turn = worker.pool.threads[thread].opening.lock().await;
+        if let Some(connection) = worker.pool.share(thread, Instant::now()) {
+            return Ok(connection);
+        }
+        Ok(match link::dial(&worker.endpoint).await? {
+            Sender::H2(sender) => worker.pool.keep(thread, sender, Instant::now()),
+            sender @ Sender::Http1(..) => Connection { sender, stream: None },
+        })
     };
-    let handshake =
-        http1::Builder::new().max_buf_size(MAX_BUFFER_BYTES).handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = handshake.map_err(|_| Fault::before_sending(FaultKind::Closed))?;
-    let task = tokio::spawn(async move {
-        // What goes wrong here reaches whoever waits for the answer.
-        let _ = connection.await;
-    });
-    Ok(Lease { connection: Some((sender, task.abort_handle())), worker: Arc::clone(worker), thread })
+    match tokio::time::timeout(connect_timeout, opening).await {
+        Ok(Ok(connection)) => Ok(Lease { connection: Some(connection), worker: Arc::clone(worker), thread }),
+        Ok(Err(error)) => Err(Fault::before_sending(FaultKind::Connect(error))),
+        Err(_) => Err(Fault::before_sending(FaultKind::ConnectTimeout)),
+    }
 }

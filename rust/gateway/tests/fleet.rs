@@ -8,26 +8,30 @@ use std::time::Duration;
 
 use support::{DEADLINE, FakeWorker, Front, STREAM_HEAD, Then, answer, chat, ok, request, wait_until};
 use trunkline_core::{Policy, Router, RouterConfig};
-use trunkline_gateway::{Error, Gateway, GatewayConfig};
+use trunkline_gateway::{Error, Gateway, GatewayConfig, Listen};
 
 #[test]
 fn a_used_port_is_an_error() {
     let front = Front::start(&[]);
     let again = |config| Gateway::start(config, Arc::new(Router::new(RouterConfig::default()).unwrap()), &[]);
-    let free = ([127, 0, 0, 1], 0).into();
-    let taken = front.gateway.local_addr();
-    let result = again(GatewayConfig { listen: taken, admin_listen: None, ..GatewayConfig::default() });
-    assert!(matches!(result, Err(Error::Listen { address, .. }) if address == taken), "{result:?}");
+    let free = Listen::Tcp(([127, 0, 0, 1], 0).into());
+    let taken = front.gateway.listens_on().clone();
+    let result =
+        again(GatewayConfig { listen: taken.clone(), admin_listen: None, ..GatewayConfig::default() });
+    assert!(matches!(result, Err(Error::Listen { ref address, .. }) if *address == taken), "{result:?}");
     let taken = front.gateway.admin_addr().unwrap();
     let result = again(GatewayConfig { listen: free, admin_listen: Some(taken), ..GatewayConfig::default() });
-    assert!(matches!(result, Err(Error::Listen { address, .. }) if address == taken), "{result:?}");
+    assert!(
+        matches!(result, Err(Error::Listen { ref address, .. }) if *address == Listen::Tcp(taken)),
+        "{result:?}"
+    );
 }
 
 #[test]
 fn bad_settings_and_workers_stop_the_start() {
     let start = |config: GatewayConfig, workers: &[&str]| {
         let workers: Vec<String> = workers.iter().map(|url| (*url).to_owned()).collect();
-        let free = ([127, 0, 0, 1], 0).into();
+        let free = Listen::Tcp(([127, 0, 0, 1], 0).into());
         let config = GatewayConfig { listen: free, admin_listen: None, ..config };
         Gateway::start(config, Arc::new(Router::new(RouterConfig::default()).unwrap()), &workers)
     };
@@ -233,7 +237,10 @@ fn a_drained_gateway_finishes_what_runs() {
     client.head().unwrap();
     client.read_until("data: 1\n\n");
     front.gateway.drain();
-    assert!(TcpStream::connect(front.gateway.local_addr()).is_err(), "the port is closed when drain returns");
+    assert!(
+        TcpStream::connect(front.gateway.local_addr().unwrap()).is_err(),
+        "the port is closed when drain returns"
+    );
     assert_eq!(front.admin("GET", "/readyz", "").status, 503);
     assert!(idle.reply().is_none(), "an idle client is told to go");
     assert!(!front.gateway.wait_drained(Duration::from_millis(50)), "a stream is running");
@@ -254,7 +261,7 @@ fn closing_cuts_what_runs_and_frees_the_ports() {
     client.send(request("POST", "/v1/chat/completions", "", &chat("x")));
     wait_until("it runs", || worker.seen().len() == 1);
     let Front { gateway, router } = front;
-    let (address, admin) = (gateway.local_addr(), gateway.admin_addr());
+    let (address, admin) = (gateway.listens_on().clone(), gateway.admin_addr());
     gateway.close();
     assert!(client.reply().is_none());
     assert_eq!(router.stats().in_flight, 0, "its booking was closed");

@@ -3,6 +3,7 @@
 //! Names and ranges are those of SageMaker's `CreateEndpointConfig`, so that a configuration can be carried over.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use trunkline_core::Policy;
 
@@ -122,7 +123,7 @@ fn check_variant(variant: &VariantConfig) -> Result<(), Error> {
     )?;
     let mut urls = HashSet::new();
     for worker in &variant.workers {
-        let url = Endpoint::parse(&worker.url)?.url;
+        let url = Endpoint::parse(&worker.url, &Arc::default())?.url;
         require(
             urls.insert(url),
             "endpoints.variants.workers.url",

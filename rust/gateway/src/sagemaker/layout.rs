@@ -3,6 +3,7 @@
 //! The configuration is compiled once into a [`Layout`], in which each set of workers (a variant's, a component's) has a
 //! number. A snapshot of the fleet turns these into [`Pool`]s of worker ids, so that a request only looks its pool up.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::header::HeaderValue;
@@ -126,7 +127,7 @@ impl Layout {
                 instances.push(worker.instance.as_ref());
                 instances.len() - 1
             });
-            let place = (endpoint::Endpoint::parse(&worker.url)?.url, machine as u32);
+            let place = (endpoint::Endpoint::parse(&worker.url, &Arc::default())?.url, machine as u32);
             if let Some(name) = &worker.component {
                 let of_component = match components.iter().find(|(other, _)| other == name) {
                     Some(&(_, pool)) => pool,

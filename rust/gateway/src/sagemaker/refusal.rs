@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::answer::{self, RETRY_AFTER_S, Refusal};
 use crate::body::AnswerBody;
+use crate::keys::Denied;
 
 /// Where AWS's SDKs look for an error's name.
 const ERROR_TYPE: HeaderName = HeaderName::from_static("x-amzn-errortype");
@@ -37,8 +38,15 @@ fn named(refusal: &Refusal) -> (&'static str, StatusCode) {
         Refusal::NoWorker => ("ServiceUnavailable", StatusCode::SERVICE_UNAVAILABLE),
         Refusal::NotReady => ("ModelNotReadyException", StatusCode::TOO_MANY_REQUESTS),
         Refusal::Failed(_) => ("ModelError", StatusCode::FAILED_DEPENDENCY),
+        Refusal::Denied(Denied::Unknown) => ("AccessDeniedException", StatusCode::FORBIDDEN),
+        Refusal::Denied(Denied::Requests { .. } | Denied::Tokens { .. }) => {
+            ("ThrottlingException", StatusCode::TOO_MANY_REQUESTS)
+        }
         Refusal::Method
         | Refusal::LongTarget
+        | Refusal::Host
+        | Refusal::TransferCoding
+        | Refusal::LargeHead
         | Refusal::BrokenBody
         | Refusal::SlowBody
         | Refusal::LargeBody { .. }

@@ -441,7 +441,7 @@ impl Front {
     ) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut config = GatewayConfig {
-            listen: any,
+            listen: any.into(),
             admin_listen: Some(any),
             threads: 2,
             probe_interval: Duration::from_millis(50),
@@ -454,7 +454,7 @@ impl Front {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::connect(self.gateway.local_addr())
+        Client::connect(self.gateway.local_addr().unwrap())
     }
 
     /// Sends one request on a new connection.

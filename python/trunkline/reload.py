@@ -1,0 +1,86 @@
+"""Changed settings take effect while requests run, or not at all.
+
+What the settings' files hold (certificates, keys, tokens) and the list of workers are put in force; anything else that
+differs needs a restart, and then nothing is changed. A refused reload leaves everything as it was and says why.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from ._core import TrunklineError
+from .config import FILES, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._core import Gateway
+    from .config import ServeSettings
+
+# Of a file: when it was changed, its size and identity. A mounted secret is replaced by another file of the same name.
+_State: TypeAlias = tuple[int, int, int] | None
+
+
+class Reloader:
+    """What is in force, and whether there is something newer."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        settings: ServeSettings,
+        *,
+        again: Callable[[], ServeSettings],
+        config_file: Path | None,
+    ) -> None:
+        """Watch for changes of `settings`, which `gateway` was started with; `again` reads them anew."""
+        self._gateway, self._settings, self._again = gateway, settings, again
+        self._config_file = config_file
+        self._seen = self._states()
+
+    def has_news(self) -> bool:
+        """Whether a file has changed since the last reload, done or refused."""
+        return self._states() != self._seen
+
+    def reload(self) -> str:
+        """Put what the files say now in force; return what happened, for the log."""
+        self._seen = self._states()
+        try:
+            settings = self._again()
+            self._refuse_what_needs_a_restart(settings)
+        except SettingsError as refused:
+            self._gateway.reload_refused()
+            return f"reload refused, nothing has changed: {refused}"
+        try:
+            added, removed = self._gateway.reload(workers=settings.workers, files=settings.files)
+        except TrunklineError as refused:
+            return f"reload refused, nothing has changed: {refused}"
+        self._settings = settings
+        # The new settings may name other files.
+        self._seen = self._states()
+        return f"reloaded: {_list('added', added)}, {_list('removed', removed)}"
+
+    def _refuse_what_needs_a_restart(self, settings: ServeSettings) -> None:
+        for field in type(settings).fields():
+            value = getattr(settings, field.name)
+            before = getattr(self._settings, field.name)
+            if value != before and field.name not in ("workers", *FILES):
+                raise SettingsError(field.name, value, allowed=f"{before!r} until a restart", source="reload")
+
+    def _states(self) -> dict[str, _State]:
+        paths = [Path(path) for path in self._settings.files.values()]
+        if self._config_file is not None:
+            paths.append(self._config_file)
+        return {str(path): _state(path) for path in paths}
+
+
+def _state(path: Path) -> _State:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _list(what: str, workers: list[str]) -> str:
+    return f"{what} {' '.join(workers)}" if workers else f"no worker {what}"

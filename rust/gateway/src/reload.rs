@@ -1,0 +1,89 @@
+//! Puts a changed configuration in force while requests run.
+//!
+//! Everything is read and checked first; then new workers are added, then certificates, keys and tokens are swapped, then
+//! workers that are no longer named are removed, whose running requests finish. A failure leaves all as it was. Workers that
+//! the admin API added are not the configuration's and stay, and so do those of SageMaker's endpoints.
+
+use crate::config::Files;
+use crate::endpoint::Endpoint;
+use crate::error::Error;
+use crate::profile;
+use crate::server::{Gateway, Shared};
+
+/// What a reload changed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reloaded {
+    /// URLs of workers that were added.
+    pub added: Vec<String>,
+    /// URLs of workers that were removed.
+    pub removed: Vec<String>,
+}
+
+impl Gateway {
+    /// Reads `files` again and makes `worker_urls` the workers of the configuration. No connection and no request is
+    /// dropped: connections keep the certificate that they were opened with. Counted in
+    /// `trunkline_config_reloads_total`.
+    ///
+    /// # Errors
+    /// [`Error::File`] and [`Error::Config`] for what cannot be used, [`Error::Router`] for a worker that is named twice;
+    /// then nothing has changed.
+    pub fn reload(&self, files: &Files, worker_urls: &[String]) -> Result<Reloaded, Error> {
+        let done = self.shared().reload(files, worker_urls);
+        self.shared().metrics.edge.reloaded(done.is_ok());
+        done
+    }
+
+    /// Counts a reload that the embedder refused before it came here, as its configuration could not be read.
+    pub fn reload_refused(&self) {
+        self.shared().metrics.edge.reloaded(false);
+    }
+}
+
+impl Shared {
+    pub(crate) fn reload(&self, files: &Files, worker_urls: &[String]) -> Result<Reloaded, Error> {
+        let mut configured = self.configured.lock();
+        let wanted = self.endpoints(worker_urls)?;
+        let needs_tls = wanted.iter().any(|(endpoint, _)| endpoint.tls_name.is_some());
+        let loaded = self.edge.load(files, needs_tls)?;
+
+        let mut done = Reloaded::default();
+        for (endpoint, spelled) in &wanted {
+            if self.fleet.find(&endpoint.url).is_ok() {
+                continue;
+            }
+            if let Err(error) = self.add_worker(spelled) {
+                for url in &done.added {
+                    // An error means that somebody else has removed it already.
+                    let _ = self.fleet.remove(url);
+                }
+                return Err(error);
+            }
+            done.added.push(endpoint.url.clone());
+        }
+        self.edge.install(loaded);
+        let wanted: Vec<String> = wanted.into_iter().map(|(endpoint, _)| endpoint.url).collect();
+        let placed = self.fleet.layout.urls();
+        for url in configured.iter().filter(|url| !wanted.contains(url) && !placed.contains(&url.as_str())) {
+            // An error means that the admin API has removed it already.
+            if self.fleet.remove(url).is_ok() {
+                done.removed.push(url.clone());
+            }
+        }
+        *configured = wanted;
+        Ok(done)
+    }
+
+    /// Reads the workers of a configuration, each with the URL as it is written there.
+    fn endpoints<'u>(&self, urls: &'u [String]) -> Result<Vec<(Endpoint, &'u str)>, Error> {
+        let mut endpoints: Vec<(Endpoint, &str)> = Vec::with_capacity(urls.len());
+        for spelled in urls {
+            let (url, _) = profile::of_url(spelled)?;
+            let endpoint = Endpoint::parse(url, &self.edge.outbound)?;
+            if endpoints.iter().any(|(other, _)| other.url == endpoint.url) {
+                return Err(trunkline_core::Error::DuplicateWorker { name: endpoint.url }.into());
+            }
+            endpoints.push((endpoint, spelled));
+        }
+        Ok(endpoints)
+    }
+}
