@@ -33,8 +33,7 @@ Url = Annotated[
     Meta(
         pattern=r"^(?i:https?://[^/?#\s@]+(/[^?#\s]*)?|unix:/[^?#\s]+)(#engine=(vllm|sglang|trtllm|tgi))?$",
         extra={
-            "allowed": "a URL, http://host[:port][/prefix] (or https) or unix:/path[:/prefix], "
-            "and #engine=vllm|sglang|trtllm|tgi behind it if it is to be told",
+            "allowed": "a URL, http[s]://host[:port][/prefix] or unix:/path[:/prefix] [#engine=vllm|sglang|trtllm|tgi]",
             "metavar": "URL",
         },
     ),

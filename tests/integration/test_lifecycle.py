@@ -40,7 +40,7 @@ WORKER = ("--worker", "http://127.0.0.1:1")
         ((*WORKER, "--replicas", "0"), ["replicas = '0'", "from 1 to 1000"]),
         ((*WORKER, "--prefix-length", "10"), ["prefix_length = '10'", "from 1024 to 65536"]),
         ((*WORKER, "--threads", "two"), ["threads = 'two'", "from 0 to 256"]),
-        (("--worker", "10.0.0.1:8000"), ["workers = ", "10.0.0.1:8000", "http://host[:port]"]),
+        (("--worker", "10.0.0.1:8000"), ["workers = ", "10.0.0.1:8000", "http[s]://host[:port]"]),
         ((*WORKER, "--config", "/no/such.toml"), ["config = '/no/such.toml'", "a readable file"]),
         ((*WORKER, *WORKER), ["http://127.0.0.1:1", "already in the fleet"]),
         ((*WORKER, "--no-such-flag"), ["--no-such-flag"]),

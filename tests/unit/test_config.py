@@ -11,7 +11,7 @@ from trunkline import Gateway, Router
 from trunkline.config import FILES, MockWorkerSettings, ServeSettings, SettingsError
 
 WORKERS = {"workers": ("http://a:1",)}
-URL_RANGE = "a URL, http://host[:port][/prefix][#engine=vllm|sglang|trtllm|tgi]"
+URL_RANGE = "a URL, http[s]://host[:port][/prefix] or unix:/path[:/prefix] [#engine=vllm|sglang|trtllm|tgi]"
 
 
 def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> None:
