@@ -11,7 +11,7 @@
 //! | `POST /admin/explain?path=...` | what a request with this body would get (`path` is `/v1/chat/completions` if left out) |
 //! | `GET /admin/state` | the fleet, the router's counters, the gateway's phase |
 //!
-//! Errors have OpenAI's shape. There is no authentication: who reaches the port may change the fleet.
+//! Errors have OpenAI's shape, but for a path or method that does not exist: see [`problem`]. There is no authentication: who reaches the port may change the fleet.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +30,7 @@ use trunkline_core::{CandidateView, Explanation, Prompt, Reason, RouteRequest, W
 use crate::error::Error;
 use crate::fleet::Snapshot;
 use crate::path::{PathClass, behind_endpoint};
+use crate::problem;
 use crate::prompt::Located;
 use crate::server::{Phase, Shared};
 
@@ -46,6 +47,8 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         .route("/admin/workers/{id}/drain", post(drain))
         .route("/admin/explain", post(explain))
         .route("/admin/state", get(state))
+        .fallback(problem::not_found)
+        .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(DefaultBodyLimit::max(max_body_bytes))
         .with_state(shared);
     // Never ends by itself: errors of accepting are slept off.

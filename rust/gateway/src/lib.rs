@@ -17,7 +17,7 @@
 //! | `upstream` | connections to them, and how those fail |
 //! | `booking`, `body`, `usage` | the answer on its way, and the books |
 //! | `answer`, `headers` | what we say ourselves, and what stops here |
-//! | `metrics`, `admin` | what operators see and change |
+//! | `metrics`, `admin`, `problem` | what operators see and change |
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -52,6 +52,7 @@ mod metrics;
 mod path;
 mod place;
 mod probe;
+mod problem;
 mod prompt;
 mod proxy;
 mod server;

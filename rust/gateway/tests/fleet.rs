@@ -204,7 +204,15 @@ fn the_admin_api_explains_and_shows_its_state() {
     assert_eq!((state["policy"].as_str(), state["ready"].as_bool()), (Some("kv_aware"), Some(true)));
     assert_eq!(state["workers"].as_array().unwrap().len(), 2);
     assert!(state["router"]["index_blocks"].as_u64().unwrap() > 0);
-    assert_eq!(front.admin("GET", "/nope", "").status, 404);
+    for (method, path, status) in
+        [("GET", "/nope", 404), ("PUT", "/admin/workers", 405), ("POST", "/metrics", 405)]
+    {
+        let reply = front.admin(method, path, "");
+        assert_eq!((reply.status, reply.json()["status"].as_u64()), (status, Some(status.into())));
+        assert_eq!(reply.header("content-type").as_deref(), Some("application/problem+json"));
+        let allowed = reply.json()["allowed"].to_string();
+        assert!(allowed.contains("GET /metrics") && allowed.contains("DELETE /admin/workers"), "{allowed}");
+    }
     let theirs = front.ask(request("GET", "/metrics", "", b""));
     assert!(theirs.header("x-trunkline-worker").is_some(), "ours are on the admin port");
 }
