@@ -10,7 +10,7 @@
 //! | module | idea |
 //! | --- | --- |
 //! | `server` | threads, the listener, start and end |
-//! | `proxy`, `place` | one request's life, and the choice of its worker |
+//! | `proxy`, `collect`, `place` | one request's life, its body, and the choice of its worker |
 //! | `prompt`, `json`, `path` | what a body and a path say |
 //! | `fleet`, `endpoint` | who the workers are and what they serve |
 //! | `health`, `probe`, `backoff` | which of them get requests |
@@ -41,6 +41,7 @@ mod answer;
 mod backoff;
 mod body;
 mod booking;
+mod collect;
 mod config;
 mod endpoint;
 mod error;

@@ -11,17 +11,17 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode};
-use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
 use crate::answer::{self, RETRY_AFTER_S, Refusal};
 use crate::body::{AnswerBody, Relay, RelayParts};
 use crate::booking::Booking;
+use crate::collect::collect;
 use crate::endpoint::MAX_TARGET_BYTES;
 use crate::fleet::{Ids, Worker};
 use crate::headers;
@@ -36,10 +36,6 @@ use crate::upstream::{self, Fault, FaultKind, Lease};
 const MAX_FAULTS: u32 = 3;
 /// Attempts that may end in "busy".
 const MAX_BUSY: u32 = 4;
-/// Longest pause between two pieces of a request's body.
-const BODY_PAUSE: Duration = Duration::from_secs(60);
-/// Room made for a body before its bytes arrive; larger ones grow.
-const BODY_ROOM: usize = 1 << 20;
 
 /// Answers one request. Never fails: faults become answers.
 pub(crate) async fn serve(
@@ -76,35 +72,6 @@ pub(crate) async fn serve(
     };
     let call = Call::new(shard, parts.method, target, path, class, parts.headers, body, since);
     Ok(call.answer().await)
-}
-
-/// Reads a whole body. A body that arrives in one piece is not copied.
-async fn collect(mut incoming: Incoming, headers: &HeaderMap, max_bytes: usize) -> Result<Bytes, Refusal> {
-    let declared =
-        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
-    if declared > max_bytes {
-        return Err(Refusal::LargeBody { max_bytes });
-    }
-    let (mut only, mut all) = (Bytes::new(), BytesMut::new());
-    while !incoming.is_end_stream() {
-        let frame =
-            tokio::time::timeout(BODY_PAUSE, incoming.frame()).await.map_err(|_| Refusal::SlowBody)?;
-        let Some(frame) = frame else { break };
-        let Ok(data) = frame.map_err(|_| Refusal::BrokenBody)?.into_data() else { continue };
-        if only.len() + all.len() + data.len() > max_bytes {
-            return Err(Refusal::LargeBody { max_bytes });
-        }
-        if all.is_empty() {
-            if only.is_empty() {
-                only = data;
-                continue;
-            }
-            all.reserve(declared.min(BODY_ROOM).max(only.len() + data.len()));
-            all.extend_from_slice(&std::mem::take(&mut only));
-        }
-        all.extend_from_slice(&data);
-    }
-    Ok(if all.is_empty() { only } else { all.freeze() })
 }
 
 /// A request that was read, and what has become of it.
