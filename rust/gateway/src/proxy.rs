@@ -276,6 +276,10 @@ impl Call {
     async fn begin(&self, exchange: upstream::Exchange) -> Result<Begun, Fault> {
         let upstream::Exchange { answer, lease } = exchange;
         let (parts, mut incoming) = answer.into_parts();
+        // Nobody asked to switch to another protocol.
+        if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Fault::after_sending(FaultKind::Malformed));
+        }
         let mut first = None;
         if self.is_generation() && parts.status == StatusCode::OK {
             while first.is_none() {

@@ -205,6 +205,14 @@ fn posts_that_may_change_something_are_sent_once() {
 }
 
 #[test]
+fn an_answer_that_nobody_asked_for_is_a_fault() {
+    survives("101", |_, peer| {
+        peer.send("HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n");
+        peer.wait_for_leave()
+    });
+}
+
+#[test]
 fn safe_methods_are_tried_elsewhere() {
     let (victim, other) = (FakeWorker::start(), FakeWorker::start());
     victim.behave(|_, _| Then::Close);
