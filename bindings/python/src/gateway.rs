@@ -20,7 +20,7 @@ use crate::size;
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct Gateway {
     /// Empty once closed.
-    running: RwLock<Option<gateway::Gateway>>,
+    running: RwLock<Option<Arc<gateway::Gateway>>>,
     host: String,
     port: u16,
     admin_port: Option<u16>,
@@ -96,7 +96,7 @@ impl Gateway {
             host: listen.ip().to_string(),
             port: listen.port(),
             admin_port: admin.map(|address| address.port()),
-            running: RwLock::new(Some(running)),
+            running: RwLock::new(Some(Arc::new(running))),
             process: std::process::id(),
         })
     }
@@ -142,7 +142,8 @@ impl Gateway {
         })
     }
 
-    /// Wait, without the GIL, until nothing runs or `timeout_s` is over. Returns whether nothing runs.
+    /// Wait, without the GIL, until nothing runs, `timeout_s` is over, or another thread closes it. Returns whether nothing
+    /// runs, or ran when it was closed.
     fn wait_drained(&self, py: Python<'_>, timeout_s: f64) -> PyResult<bool> {
         let timeout: Duration = seconds(py, "timeout_s", timeout_s)?;
         self.with(py, |running| Ok(running.wait_drained(timeout)))
@@ -152,7 +153,8 @@ impl Gateway {
     /// child, which has none of the threads.
     fn close(&self, py: Python<'_>) {
         if self.is_here() {
-            py.detach(|| self.running.write().take().map(gateway::Gateway::close));
+            // Who waits in `wait_drained` meanwhile holds the gateway and is let go by this.
+            py.detach(|| self.running.write().take().map(|running| running.close()));
         }
     }
 
@@ -200,7 +202,8 @@ impl Gateway {
         if !self.is_here() {
             return Err(error::closed("gateway"));
         }
-        match py.detach(|| self.running.read().as_ref().map(call)) {
+        let running = self.running.read().clone();
+        match py.detach(|| running.as_deref().map(call)) {
             Some(result) => result.map_err(|refused| error::gateway(py, refused)),
             None => Err(error::closed("gateway")),
         }

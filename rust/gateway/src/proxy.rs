@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -37,10 +38,11 @@ const MAX_FAULTS: u32 = 3;
 /// Attempts that may end in "busy".
 const MAX_BUSY: u32 = 4;
 
-/// Answers one request. Never fails: faults become answers.
+/// Answers one request. Never fails: faults become answers. `is_reading` is set while its body has yet to arrive.
 pub(crate) async fn serve(
     shard: Arc<Shard>,
     request: Request<Incoming>,
+    is_reading: Arc<AtomicBool>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let since = Instant::now();
     let (parts, incoming) = request.into_parts();
@@ -66,7 +68,11 @@ pub(crate) async fn serve(
     {
         return own(answer::json(StatusCode::OK, list));
     }
-    let body = match collect(incoming, &parts.headers, shard.shared.config.max_body_bytes).await {
+    is_reading.store(true, Ordering::Relaxed);
+    let body = collect(incoming, &parts.headers, shard.shared.config.max_body_bytes).await;
+    // What is refused unread is owed no more than the refusal.
+    is_reading.store(body.is_err(), Ordering::Relaxed);
+    let body = match body {
         Ok(body) => body,
         Err(refusal) => return own(refusal.answer()),
     };

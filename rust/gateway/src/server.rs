@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 use trunkline_core::{Millis, Router};
 
 use crate::admin;
@@ -36,6 +37,8 @@ const MAX_BUFFER_BYTES: usize = 64 << 10;
 const BACKLOG: u32 = 4096;
 /// Pause after the system had no room for one more connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time that a request on its way has to arrive once the gateway drains.
+const DRAIN_GRACE: Duration = Duration::from_millis(500);
 /// Time between two looks for connections to workers that were idle for too long.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -96,10 +99,13 @@ struct Gate {
     changed: Condvar,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct GateState {
     is_listening: bool,
     connections: usize,
+    is_closed: bool,
+    /// Whether connections were open when it was closed.
+    was_cut: bool,
 }
 
 impl Gate {
@@ -140,7 +146,7 @@ impl Drop for Counted {
 #[derive(Debug)]
 pub struct Gateway {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     local_addr: SocketAddr,
     admin_addr: Option<SocketAddr>,
 }
@@ -180,7 +186,7 @@ impl Gateway {
             started: Instant::now(),
             phase: watch::Sender::new(Phase::Serving),
             gate: Gate {
-                state: Mutex::new(GateState { is_listening: true, connections: 0 }),
+                state: Mutex::new(GateState { is_listening: true, ..GateState::default() }),
                 changed: Condvar::new(),
             },
             control: control.handle().clone(),
@@ -198,7 +204,8 @@ impl Gateway {
             .unzip();
         runtimes[0].spawn(accept(listener, shards.clone()));
 
-        let mut gateway = Self { shared: Arc::clone(&shared), threads: Vec::new(), local_addr, admin_addr };
+        let threads = Mutex::default();
+        let gateway = Self { shared: Arc::clone(&shared), threads, local_addr, admin_addr };
         for ((shard, arrivals), runtime) in shards.into_iter().zip(inboxes).zip(runtimes) {
             let name = format!("trunkline-{}", shard.number);
             gateway.spawn(name, runtime, carry(shard, arrivals))?;
@@ -209,7 +216,7 @@ impl Gateway {
 
     /// Runs `task` to its end on a new thread.
     fn spawn(
-        &mut self,
+        &self,
         name: String,
         runtime: Runtime,
         task: impl Future<Output = ()> + Send + 'static,
@@ -221,7 +228,7 @@ impl Gateway {
         };
         let thread =
             std::thread::Builder::new().name(name).spawn(run).map_err(|source| Error::Thread { source })?;
-        self.threads.push(thread);
+        self.threads.lock().push(thread);
         Ok(())
     }
 
@@ -273,25 +280,35 @@ impl Gateway {
     }
 
     /// Waits until the last connection of a drained gateway has ended, its last byte written. `false` after
-    /// `timeout`.
+    /// `timeout`, and when the gateway is closed meanwhile with connections open.
     #[must_use]
     pub fn wait_drained(&self, timeout: Duration) -> bool {
-        self.shared.gate.wait(timeout, |state| !state.is_listening && state.connections == 0)
+        let gate = &self.shared.gate;
+        let is_drained = |state: &GateState| !state.is_listening && state.connections == 0;
+        gate.wait(timeout, |state| state.is_closed || is_drained(state));
+        let state = gate.state.lock();
+        !state.was_cut && is_drained(&state)
     }
 
-    /// Stops at once: connections are cut, threads end.
-    pub fn close(self) {
-        drop(self);
+    /// Stops at once: connections are cut, threads end, and who waits in [`wait_drained`](Self::wait_drained) is let go.
+    /// The second time is a no-op.
+    pub fn close(&self) {
+        self.shared.gate.change(|state| {
+            state.was_cut |= !state.is_closed && state.connections > 0;
+            state.is_closed = true;
+        });
+        self.shared.phase.send_replace(Phase::Closed);
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            // A thread that panicked has said so on stderr; there is nobody to tell here.
+            let _ = thread.join();
+        }
     }
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.shared.phase.send_replace(Phase::Closed);
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so on stderr; there is nobody to tell here.
-            let _ = thread.join();
-        }
+        self.close();
     }
 }
 
@@ -380,7 +397,9 @@ async fn converse(client: Counted, stream: std::net::TcpStream) {
     }
     let shard = &client.0;
     let mut phase = shard.shared.phase.subscribe();
-    let service = service_fn(|request| proxy::serve(Arc::clone(shard), request));
+    // Whether its first request, or the body of its last one, has yet to arrive.
+    let is_reading = Arc::new(AtomicBool::new(true));
+    let service = service_fn(|request| proxy::serve(Arc::clone(shard), request, Arc::clone(&is_reading)));
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(CLIENT_IDLE).max_buf_size(MAX_BUFFER_BYTES);
     let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
@@ -390,7 +409,11 @@ async fn converse(client: Counted, stream: std::net::TcpStream) {
         _ = &mut connection => return,
         () = reached(Phase::Draining, &mut phase) => connection.as_mut().graceful_shutdown(),
     }
-    let _ = connection.await;
+    // Idle connections end here by themselves. One that is still sending its request after a moment is cut: only who
+    // has asked is owed an answer.
+    if timeout(DRAIN_GRACE, connection.as_mut()).await.is_err() && !is_reading.load(Ordering::Relaxed) {
+        let _ = connection.await;
+    }
 }
 
 /// The control thread's main task; probes run beside it.
