@@ -35,6 +35,13 @@ Url = Annotated[
         extra={"allowed": "a URL, http://host[:port][/prefix]", "metavar": "URL"},
     ),
 ]
+WorkerCap = Annotated[
+    str,
+    Meta(
+        pattern=r"^http://[^/?#\s@]+(/[^?#\s=]*)?=[0-9]{1,7}$",
+        extra={"allowed": "a worker and a number, http://host[:port][/prefix]=N", "metavar": "URL=N"},
+    ),
+]
 Size = Annotated[
     str,
     Meta(
@@ -181,6 +188,33 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0.001, le=86400)] | None,
         Meta(description="Longest wait for the head of a worker's answer; unset waits for ever."),
     ] = None
+    idle_timeout_s: Annotated[
+        Annotated[float, Meta(ge=0.01, le=86400)] | None,
+        Meta(description="Longest silence of a worker within its answer; null allows any."),
+    ] = 300.0
+    max_in_flight: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="Most requests in flight on one worker; more go elsewhere or wait. Unset is no cap."),
+    ] = None
+    worker_caps: Annotated[
+        tuple[WorkerCap, ...],
+        Meta(description="The same for one worker, 0 for no cap: a flag each, or a list in a file or the environment."),
+    ] = ()
+    max_queued: Annotated[
+        int, Meta(ge=0, le=1_000_000, description="Most requests that wait while all workers are busy; 0 waits never.")
+    ] = 1024
+    queue_timeout_s: Annotated[
+        float, Meta(ge=0.001, le=3600, description="Longest wait of such a request; then it gets 429 or 503.")
+    ] = 3.0
+    retry_budget: Annotated[
+        float, Meta(ge=0, le=1, description="Requests that may be sent again, as a share of those of ten seconds.")
+    ] = 0.2
+    hang_detection: Annotated[
+        bool, Meta(description="Send nothing new to workers that have requests and show no byte for too long.")
+    ] = True
+    slow_start_s: Annotated[
+        float, Meta(ge=0, le=600, description="Time in which a new or recovered worker comes up to its share.")
+    ] = 2.0
     probe_interval_s: Annotated[
         float, Meta(ge=0.02, le=60, description="Time between two health probes of a worker.")
     ] = 1.0

@@ -47,6 +47,14 @@ def serve(settings: ServeSettings) -> int:
         max_body=settings.max_body,
         connect_timeout_s=settings.connect_timeout_s,
         first_byte_timeout_s=settings.first_byte_timeout_s,
+        idle_timeout_s=settings.idle_timeout_s,
+        max_in_flight=settings.max_in_flight,
+        worker_caps=[_cap(text) for text in settings.worker_caps],
+        max_queued=settings.max_queued,
+        queue_timeout_s=settings.queue_timeout_s,
+        retry_budget=settings.retry_budget,
+        hang_detection=settings.hang_detection,
+        slow_start_s=settings.slow_start_s,
         probe_interval_s=settings.probe_interval_s,
         annotate=settings.annotate,
     )
@@ -87,6 +95,12 @@ def serve_mock_worker(settings: MockWorkerSettings) -> int:
         _say(f"mock worker on {worker.url}, model {settings.model}")
         _wait_for_signal()
     return 0
+
+
+def _cap(text: str) -> tuple[str, int]:
+    """Take URL=N apart."""
+    url, _, number = text.rpartition("=")
+    return url, int(number)
 
 
 def _raise_descriptor_limit() -> None:

@@ -37,8 +37,12 @@ impl Gateway {
     /// a free one.  admin_host, admin_port: metrics, health and fleet changes; None for none.  workers: their URLs.
     /// threads: that carry requests, 0 for one per core.  max_body: largest request body, bytes or text like "64MiB".
     /// connect_timeout_s: longest wait for a connection to a worker.  first_byte_timeout_s: longest wait for the head of an
-    /// answer; None waits for ever.  probe_interval_s: time between two health probes of a worker.  annotate: whether
-    /// answers carry x-trunkline-* headers.
+    /// answer; None waits for ever.  idle_timeout_s: longest silence within an answer; None allows any.  max_in_flight: most
+    /// requests in flight on one worker; None for no cap.  worker_caps: the same for single workers, as (url, cap), 0 for no
+    /// cap.  max_queued, queue_timeout_s: how many requests wait, and how long, when all workers are busy; 0 for none.
+    /// retry_budget: requests that may be sent again, as a share of the traffic.  hang_detection: whether workers that show
+    /// no byte for too long get nothing new.  slow_start_s: time in which a new or recovered worker comes up to its share.
+    /// probe_interval_s: time between two health probes of a worker.  annotate: whether answers carry x-trunkline-* headers.
     ///
     /// Raises ConfigError, DuplicateWorkerError, OSError if an address cannot be listened on.
     #[new]
@@ -54,6 +58,14 @@ impl Gateway {
         max_body = None,
         connect_timeout_s = 2.0,
         first_byte_timeout_s = None,
+        idle_timeout_s = Some(300.0),
+        max_in_flight = None,
+        worker_caps = Vec::new(),
+        max_queued = 1024,
+        queue_timeout_s = 3.0,
+        retry_budget = 0.2,
+        hang_detection = true,
+        slow_start_s = 2.0,
         probe_interval_s = 1.0,
         annotate = true,
     ))]
@@ -70,6 +82,14 @@ impl Gateway {
         max_body: Option<&Bound<'_, PyAny>>,
         connect_timeout_s: f64,
         first_byte_timeout_s: Option<f64>,
+        idle_timeout_s: Option<f64>,
+        max_in_flight: Option<u32>,
+        worker_caps: Vec<(String, u32)>,
+        max_queued: usize,
+        queue_timeout_s: f64,
+        retry_budget: f64,
+        hang_detection: bool,
+        slow_start_s: f64,
         probe_interval_s: f64,
         annotate: bool,
     ) -> PyResult<Self> {
@@ -84,6 +104,14 @@ impl Gateway {
             first_byte_timeout: first_byte_timeout_s
                 .map(|value| seconds(py, "first_byte_timeout_s", value))
                 .transpose()?,
+            idle_timeout: idle_timeout_s.map(|value| seconds(py, "idle_timeout_s", value)).transpose()?,
+            max_in_flight,
+            worker_caps,
+            max_queued,
+            queue_timeout: seconds(py, "queue_timeout_s", queue_timeout_s)?,
+            retry_budget,
+            hang_detection,
+            slow_start: seconds(py, "slow_start_s", slow_start_s)?,
             probe_interval: seconds(py, "probe_interval_s", probe_interval_s)?,
             annotate,
         };

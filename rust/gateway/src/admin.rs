@@ -5,7 +5,7 @@
 //! | `GET /metrics` | all figures, in the OpenMetrics text format |
 //! | `GET /livez`, `GET /readyz` | 200, or 503 while draining or without a live worker |
 //! | `GET /admin/workers` | the fleet |
-//! | `POST /admin/workers` | adds `{"url": ...}` or `?url=...`: 201, 400 for no URL of a worker, 409 if it is there |
+//! | `POST /admin/workers` | adds `{"url": ..., "max_in_flight": ...}` or `?url=...`: 201, 400 for no URL of a worker, 409 if it is there |
 //! | `DELETE /admin/workers` | removes `{"url": ...}` or `?url=...`: 200, 404 if it is not there |
 //! | `POST /admin/workers/{id}/drain` | drains the worker of this id or percent-encoded URL: 200, 404 |
 //! | `POST /admin/explain?path=...` | what a request with this body would get (`path` is `/v1/chat/completions` if left out) |
@@ -28,10 +28,11 @@ use tokio::net::TcpListener;
 use trunkline_core::{CandidateView, Explanation, Prompt, Reason, RouteRequest, WorkerId, WorkerView};
 
 use crate::error::Error;
-use crate::fleet::Snapshot;
+use crate::fleet::{Snapshot, Worker};
 use crate::path::{PathClass, behind_endpoint};
 use crate::problem;
 use crate::prompt::Located;
+use crate::pulse::Standing;
 use crate::server::{Phase, Shared};
 
 type Shareds = State<Arc<Shared>>;
@@ -112,6 +113,10 @@ struct WorkerRow {
     cached_blocks: u64,
     capacity_tokens: Option<u64>,
     slowness: f64,
+    /// Cap of `in_flight`, if there is one.
+    max_in_flight: Option<u32>,
+    /// Whether it hangs as far as one can see: requests wait, and no byte comes.
+    suspect: bool,
     decisions: u64,
     prompt_tokens: u64,
     matched_tokens: u64,
@@ -119,9 +124,12 @@ struct WorkerRow {
     reported_cached_tokens: u64,
 }
 
-impl From<WorkerView> for WorkerRow {
-    fn from(view: WorkerView) -> Self {
+impl WorkerRow {
+    /// `worker` is `None` for one of the router's that is not of this fleet.
+    fn new(view: WorkerView, worker: Option<&Worker>) -> Self {
         Self {
+            max_in_flight: worker.map(|worker| worker.cap).filter(|&cap| cap > 0),
+            suspect: worker.is_some_and(|worker| worker.pulse.standing() == Standing::Silent),
             id: view.id.0,
             url: view.name,
             healthy: view.healthy,
@@ -142,17 +150,24 @@ impl From<WorkerView> for WorkerRow {
 }
 
 fn rows(shared: &Shared) -> Vec<WorkerRow> {
-    shared.fleet.router.workers().into_iter().map(WorkerRow::from).collect()
+    let (fleet, snapshot) = (&shared.fleet, shared.fleet.snapshot());
+    fleet.look(&snapshot, shared.now());
+    let row = |view: WorkerView| {
+        let worker = snapshot.get(view.id).map(Arc::as_ref);
+        WorkerRow::new(view, worker)
+    };
+    fleet.router.workers().into_iter().map(row).collect()
 }
 
 async fn workers(State(shared): Shareds) -> axum::Json<Value> {
     axum::Json(json!({"workers": rows(&shared)}))
 }
 
-/// A worker's URL, in the query or in a JSON body.
+/// A worker's URL, in the query or in a JSON body, and its cap.
 #[derive(Deserialize)]
 struct Named {
     url: Option<String>,
+    max_in_flight: Option<u32>,
 }
 
 impl Named {
@@ -164,6 +179,10 @@ impl Named {
         body.and_then(|body| body.url)
             .ok_or_else(|| Refused::bad(r#"say which worker: {"url": "http://host:port"} or ?url="#))
     }
+
+    fn cap(query: &Self, body: &Bytes) -> Option<u32> {
+        query.max_in_flight.or_else(|| serde_json::from_slice::<Self>(body).ok()?.max_in_flight)
+    }
 }
 
 async fn add(
@@ -171,7 +190,8 @@ async fn add(
     Query(query): Query<Named>,
     body: Bytes,
 ) -> Result<impl IntoResponse, Refused> {
-    let worker = shared.add_worker(&Named::url(query, &body)?)?;
+    let cap = Named::cap(&query, &body);
+    let worker = shared.join_fleet(&Named::url(query, &body)?, cap)?;
     Ok((StatusCode::CREATED, axum::Json(json!({"id": worker.id.0, "url": worker.endpoint.url}))))
 }
 
@@ -270,6 +290,7 @@ async fn state(State(shared): Shareds) -> axum::Json<Value> {
         "ready": shared.is_ready(),
         "uptime_s": shared.now().0 as f64 / 1e3,
         "in_flight": gateway_in_flight,
+        "queued": shared.fleet.queue.len(),
         "workers": rows(&shared),
         "router": {
             "decisions": decisions,

@@ -26,6 +26,10 @@ pub(crate) enum Refusal {
     LargeBody { max_bytes: usize },
     /// No worker is in rotation for this request.
     NoWorker,
+    /// All workers that could take this request were busy for as long as it may wait.
+    Busy,
+    /// So were they, and no more requests may wait.
+    QueueFull,
     /// The workers that were asked failed, the last one in this way.
     Failed(FaultKind),
 }
@@ -39,7 +43,7 @@ impl Refusal {
             Self::BrokenBody => StatusCode::BAD_REQUEST,
             Self::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Self::LargeBody { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::NoWorker => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoWorker | Self::Busy | Self::QueueFull => StatusCode::SERVICE_UNAVAILABLE,
             Self::Failed(FaultKind::FirstByteTimeout) => StatusCode::GATEWAY_TIMEOUT,
             Self::Failed(_) => StatusCode::BAD_GATEWAY,
         }
@@ -55,6 +59,8 @@ impl Refusal {
                 format!("The body of the request is over the limit of {max_bytes} bytes.")
             }
             Self::NoWorker => "No worker can take this request now.".into(),
+            Self::Busy => "All workers are busy.".into(),
+            Self::QueueFull => "All workers are busy, and too many requests wait already.".into(),
             Self::Failed(fault) => format!("No worker began to answer this request: {fault}."),
         }
     }
@@ -64,7 +70,7 @@ impl Refusal {
             Self::Method | Self::LongTarget | Self::BrokenBody | Self::SlowBody | Self::LargeBody { .. } => {
                 "invalid_request_error"
             }
-            Self::NoWorker => "service_unavailable",
+            Self::NoWorker | Self::Busy | Self::QueueFull => "service_unavailable",
             Self::Failed(_) => "upstream_error",
         }
     }
@@ -109,6 +115,8 @@ mod tests {
         for (refusal, retry) in [
             (Refusal::LargeBody { max_bytes: 7 }, false),
             (Refusal::NoWorker, true),
+            (Refusal::Busy, true),
+            (Refusal::QueueFull, true),
             (Refusal::Failed(FaultKind::Closed), true),
         ] {
             let answer = refusal.answer();

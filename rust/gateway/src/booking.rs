@@ -17,6 +17,8 @@ pub(crate) struct Booking {
     decision: Decision,
     open: bool,
     waits_for_first_token: bool,
+    /// Its worker serves it: when it ends, there is room for another one.
+    is_served: bool,
 }
 
 impl fmt::Debug for Booking {
@@ -30,10 +32,19 @@ impl fmt::Debug for Booking {
 }
 
 impl Booking {
-    /// Takes over what `decision` booked on `worker`.
+    /// Takes over what `decision` booked on `worker`, and a place that was taken there.
     pub(crate) fn new(shared: Arc<Shared>, worker: Arc<Worker>, decision: Decision) -> Self {
-        worker.in_flight.fetch_add(1, Ordering::Relaxed);
-        Self { shared, worker, decision, open: true, waits_for_first_token: true }
+        Self { shared, worker, decision, open: true, waits_for_first_token: true, is_served: false }
+    }
+
+    /// Prompt tokens that the worker is believed to have to compute.
+    pub(crate) fn uncached_tokens(&self) -> u32 {
+        self.decision.prompt_tokens.saturating_sub(self.decision.matched_tokens)
+    }
+
+    /// The worker has begun to serve it.
+    pub(crate) fn served(&mut self) {
+        self.is_served = true;
     }
 
     /// The first token of a generation arrived; `since` is when the request did.
@@ -51,8 +62,15 @@ impl Booking {
 
     fn close(&mut self, usage: Option<Usage>) {
         if std::mem::take(&mut self.open) {
-            self.shared.fleet.router.complete(self.decision.id, usage, self.shared.now());
-            self.worker.in_flight.fetch_sub(1, Ordering::Relaxed);
+            let fleet = &self.shared.fleet;
+            fleet.router.complete(self.decision.id, usage, self.shared.now());
+            self.worker.in_flight.fetch_sub(1, Ordering::SeqCst);
+            if fleet.queue.len() > 0 {
+                if self.is_served {
+                    self.worker.backoff.has_room(self.shared.now());
+                }
+                fleet.queue.wake();
+            }
         }
     }
 }

@@ -13,9 +13,10 @@
 //! | `proxy`, `collect`, `place` | one request's life, its body, and the choice of its worker |
 //! | `prompt`, `json`, `path` | what a body and a path say |
 //! | `fleet`, `endpoint` | who the workers are and what they serve |
-//! | `health`, `probe`, `backoff` | which of them get requests |
+//! | `health`, `probe`, `backoff`, `pulse`, `avoid` | which of them get requests |
+//! | `queue`, `budget` | when all are busy, and how often a request may be sent again |
 //! | `upstream` | connections to them, and how those fail |
-//! | `booking`, `body`, `usage` | the answer on its way, and the books |
+//! | `booking`, `body`, `idle`, `usage` | the answer on its way, and the books |
 //! | `answer`, `headers` | what we say ourselves, and what stops here |
 //! | `metrics`, `admin`, `problem` | what operators see and change |
 //!
@@ -38,9 +39,11 @@
 
 mod admin;
 mod answer;
+mod avoid;
 mod backoff;
 mod body;
 mod booking;
+mod budget;
 mod collect;
 mod config;
 mod endpoint;
@@ -48,6 +51,7 @@ mod error;
 mod fleet;
 mod headers;
 mod health;
+mod idle;
 mod json;
 mod metrics;
 mod path;
@@ -56,6 +60,8 @@ mod probe;
 mod problem;
 mod prompt;
 mod proxy;
+mod pulse;
+mod queue;
 mod server;
 mod upstream;
 mod usage;

@@ -28,14 +28,15 @@ use crate::fleet::{Ids, Worker};
 use crate::headers;
 use crate::metrics::{CLIENT_CLOSED, Cause};
 use crate::path::{PathClass, behind_endpoint};
-use crate::place::{Choice, Placing};
+use crate::place::{Choice, Placing, may_retry};
 use crate::prompt::Located;
+use crate::pulse::Kind;
 use crate::server::Shard;
 use crate::upstream::{self, Fault, FaultKind, Lease};
 
 /// Attempts that may end in a fault: the first and two further workers.
 const MAX_FAULTS: u32 = 3;
-/// Attempts that may end in "busy".
+/// Attempts that may end in "busy" before the request waits.
 const MAX_BUSY: u32 = 4;
 
 /// Answers one request. Never fails: faults become answers. `is_reading` is set while its body has yet to arrive.
@@ -94,9 +95,20 @@ struct Call {
     since: Instant,
     tenant: Option<HeaderValue>,
     adapter: Option<HeaderValue>,
-    /// Workers that were asked.
-    tried: Ids,
+    /// Workers that failed it, and must not be asked again.
+    failed: Ids,
+    /// Workers that said they are busy.
+    refused: Ids,
+    queued_since: Option<Instant>,
     answered: bool,
+}
+
+/// Why a request is to be sent once more.
+#[derive(Debug, Clone, Copy)]
+struct Again {
+    cause: Cause,
+    /// The attempt before reached no worker, so this one is no work done twice.
+    is_free: bool,
 }
 
 /// The beginning of a worker's answer.
@@ -157,7 +169,9 @@ impl Call {
             since,
             tenant,
             adapter,
-            tried: Ids::new(),
+            failed: Ids::new(),
+            refused: Ids::new(),
+            queued_since: None,
             answered: false,
         }
     }
@@ -175,39 +189,63 @@ impl Call {
     /// Sends it until a worker's answer is to be passed on, or nobody is left.
     async fn answer(mut self) -> Response<AnswerBody> {
         let shared = Arc::clone(&self.shard.shared);
+        shared.retries.request(shared.now());
         let (mut faults, mut busy) = (0, 0);
         let mut last: Option<(Begun, Arc<Worker>, Option<HeaderValue>)> = None;
         let mut refusal = Refusal::NoWorker;
-        let mut cause = None;
-        while faults < MAX_FAULTS && busy < MAX_BUSY {
-            let Some(Choice { booking, annotation }) = self.choose() else { break };
-            if let Some(cause) = cause {
+        let mut again: Option<Again> = None;
+        while faults < MAX_FAULTS {
+            let mut must_wait = false;
+            if let Some(Again { cause, is_free }) = again {
+                let is_busy = cause == Cause::Busy;
+                let is_enough = (is_busy && busy >= MAX_BUSY) || !(is_free || may_retry(&shared));
+                // Who was refused for want of room may wait for it, at nobody's expense.
+                must_wait = is_enough && is_busy && shared.fleet.queue.is_on();
+                if is_enough && !must_wait {
+                    break;
+                }
+            }
+            let placed = self.place(must_wait).await;
+            let Choice { mut booking, kind, annotation } = match placed {
+                Ok(choice) => choice,
+                // What went wrong before says more than that nobody else is there.
+                Err(Refusal::NoWorker) => break,
+                Err(why) => {
+                    refusal = why;
+                    break;
+                }
+            };
+            if let Some(Again { cause, .. }) = again {
                 shared.metrics.retried(cause);
             }
             let worker = Arc::clone(&booking.worker);
-            self.tried.push(worker.id);
-            match self.send(&worker).await {
+            match self.send(&booking, kind).await {
                 Ok(begun) => {
                     let verdict = self.judge(&begun, &worker);
                     if verdict == Verdict::Final || !self.is_repeatable() {
+                        booking.served();
                         return self.pass_on(begun, &worker, annotation, Some(booking));
                     }
                     // Its books are closed here; its answer is kept in case that nobody does better.
                     drop(booking);
-                    last = Some((begun, worker, annotation));
-                    if verdict == Verdict::Busy {
+                    let cause = if verdict == Verdict::Busy {
                         busy += 1;
-                        cause = Some(Cause::Busy);
+                        self.refused.push(worker.id);
+                        Cause::Busy
                     } else {
                         faults += 1;
-                        cause = Some(Cause::Error);
-                    }
+                        self.failed.push(worker.id);
+                        Cause::Error
+                    };
+                    last = Some((begun, worker, annotation));
+                    again = Some(Again { cause, is_free: false });
                 }
                 Err(fault) => {
                     drop(booking);
                     self.note(&fault, &worker);
                     faults += 1;
-                    cause = Some(fault.kind.cause());
+                    self.failed.push(worker.id);
+                    again = Some(Again { cause: fault.kind.cause(), is_free: fault.unsent });
                     refusal = Refusal::Failed(fault.kind);
                     if !fault.unsent && !self.is_repeatable() {
                         break;
@@ -225,27 +263,34 @@ impl Call {
         }
     }
 
-    /// Chooses a worker that was not tried and books the request there.
-    fn choose(&self) -> Option<Choice> {
+    /// Chooses a worker that has not failed it and books the request there, when one has room.
+    async fn place(&mut self, must_wait: bool) -> Result<Choice, Refusal> {
         let mut located = if self.is_generation() { Located::read(self.class, &self.body) } else { None };
         if let (Some(located), Some(adapter)) = (&mut located, &self.adapter) {
             located.model = adapter.to_str().ok().map(Cow::Borrowed).or(located.model.take());
         }
         let tenant = self.tenant.as_ref().map(HeaderValue::as_bytes);
-        Placing { shared: &self.shard.shared, located, tenant, tried: &self.tried }.choose()
+        let (shared, since, queued_since) = (&self.shard.shared, self.since, &mut self.queued_since);
+        let (failed, refused) = (&self.failed, &self.refused);
+        Placing { shared, located, tenant, failed, refused, since, queued_since }.place(must_wait).await
     }
 
-    /// Sends it to `worker` and waits until its answer has begun.
-    async fn send(&self, worker: &Arc<Worker>) -> Result<Begun, Fault> {
+    /// Sends it to where it is booked and waits until its answer has begun; `kind` if that is a generation's.
+    async fn send(&self, booking: &Booking, kind: Option<Kind>) -> Result<Begun, Fault> {
+        let (worker, shared) = (&booking.worker, &self.shard.shared);
+        let wait = kind.map(|kind| {
+            worker.pulse.wait(&shared.fleet.expectation, kind, booking.uncached_tokens(), shared.now())
+        });
         // A pooled connection may be dying just now. Requests that must not be sent twice do not take that risk.
-        let attempt = self.attempt(worker, self.is_repeatable()).await;
-        match attempt {
-            Err(fault) if fault.is_stale => {
-                self.shard.shared.metrics.retried(Cause::Stale);
-                self.attempt(worker, false).await
-            }
-            other => other,
+        let mut begun = self.attempt(worker, self.is_repeatable()).await;
+        if matches!(&begun, Err(fault) if fault.is_stale) {
+            shared.metrics.retried(Cause::Stale);
+            begun = self.attempt(worker, false).await;
         }
+        if let (Some(wait), Ok(begun)) = (wait, &begun) {
+            wait.answered(begun.parts.status == StatusCode::OK);
+        }
+        begun
     }
 
     async fn attempt(&self, worker: &Arc<Worker>, may_reuse: bool) -> Result<Begun, Fault> {

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use trunkline_core::{Millis, Router};
 
 use crate::admin;
+use crate::budget::RetryBudget;
 use crate::config::GatewayConfig;
 use crate::error::Error;
 use crate::fleet::{Fleet, Worker};
@@ -58,7 +59,7 @@ pub(crate) struct Shared {
     pub(crate) config: GatewayConfig,
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) metrics: Metrics,
-    started: Instant,
+    pub(crate) retries: RetryBudget,
     phase: watch::Sender<Phase>,
     gate: Gate,
     /// Where probes run.
@@ -68,7 +69,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Time since the start.
     pub(crate) fn now(&self) -> Millis {
-        Millis(self.started.elapsed().as_millis() as u64)
+        self.fleet.now()
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -80,14 +81,22 @@ impl Shared {
         self.phase() == Phase::Serving && self.fleet.is_ready()
     }
 
-    /// Adds a worker and begins to probe it.
-    pub(crate) fn add_worker(&self, url: &str) -> Result<Arc<Worker>, Error> {
-        let worker = self.fleet.add(url)?;
+    /// Adds a worker and begins to probe it. `cap` bounds its requests in flight, instead of what the settings say.
+    pub(crate) fn add_worker(&self, url: &str, cap: Option<u32>) -> Result<Arc<Worker>, Error> {
+        let worker = self.fleet.add(url, cap)?;
         self.control.spawn(health::watch(
             Arc::clone(&self.fleet),
             Arc::clone(&worker),
             self.config.probe_interval,
         ));
+        Ok(worker)
+    }
+
+    /// The same in a running gateway, with a slow start.
+    pub(crate) fn join_fleet(&self, url: &str, cap: Option<u32>) -> Result<Arc<Worker>, Error> {
+        let worker = self.add_worker(url, cap)?;
+        self.fleet.ramp_up(&worker, self.now());
+        self.fleet.queue.wake();
         Ok(worker)
     }
 }
@@ -155,8 +164,8 @@ impl Gateway {
     /// Starts to listen and to serve with the workers at `worker_urls` (`http://host[:port][/prefix]`).
     ///
     /// Returns as soon as clients can connect: a worker is used before its first probe. Workers are named by their
-    /// URLs in `router`; one that it knows already is taken over with what it is believed to hold. All workers of the
-    /// router must be the gateway's: a request that it places elsewhere is refused.
+    /// URLs in `router`; one that it knows already is taken over with what it is believed to hold. The
+    /// router may know workers of others as well; requests are placed among the gateway's own.
     ///
     /// # Errors
     /// [`Error::Config`] for a setting or a URL out of range, [`Error::Listen`] if an address is taken,
@@ -178,12 +187,12 @@ impl Gateway {
             .map(|(listener, asked)| address(listener, asked))
             .transpose()?;
 
-        let fleet = Arc::new(Fleet::new(router, thread_count));
+        let fleet = Arc::new(Fleet::new(router, thread_count, &config));
         let shared = Arc::new(Shared {
+            retries: RetryBudget::new(config.retry_budget),
             config,
             metrics: Metrics::new(Arc::clone(&fleet)),
             fleet,
-            started: Instant::now(),
             phase: watch::Sender::new(Phase::Serving),
             gate: Gate {
                 state: Mutex::new(GateState { is_listening: true, ..GateState::default() }),
@@ -192,7 +201,7 @@ impl Gateway {
             control: control.handle().clone(),
         });
         for url in worker_urls {
-            shared.add_worker(url)?;
+            shared.add_worker(url, None)?;
         }
         let (shards, inboxes): (Vec<_>, Vec<_>) = (0..thread_count)
             .map(|number| {
@@ -249,7 +258,7 @@ impl Gateway {
     /// # Errors
     /// [`Error::Config`] for what is no worker's URL, [`Error::Router`] if it is in the fleet already.
     pub fn add_worker(&self, url: &str) -> Result<(), Error> {
-        self.shared.add_worker(url).map(drop)
+        self.shared.join_fleet(url, None).map(drop)
     }
 
     /// Removes a worker. What runs there finishes.

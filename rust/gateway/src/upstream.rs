@@ -97,6 +97,11 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// The worker at its other end.
+    pub(crate) fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
     /// Gives the connection back for the next request; its answer was read to the end.
     pub(crate) fn give_back(mut self) {
         let Some((sender, task)) = self.connection.take() else { return };

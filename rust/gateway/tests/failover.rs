@@ -229,7 +229,7 @@ fn all_busy_is_passed_on_and_says_when_to_return() {
     let (one, two) = (FakeWorker::start(), FakeWorker::start());
     one.answer_with(answer("503 Service Unavailable", "application/json", "{}"));
     two.answer_with(answer("503 Service Unavailable", "application/json", "{}"));
-    let front = Front::start(&[&one, &two]);
+    let front = Front::with(Policy::RoundRobin, &[&one, &two], |config| config.max_queued = 0);
     let reply = front.chat("x");
     assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1".into())));
     assert_eq!((one.seen().len(), two.seen().len()), (1, 1));

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::{DEADLINE, FakeWorker, Front, STREAM_HEAD, Then, answer, chat, ok, request, wait_until};
-use trunkline_core::{Policy, Router, RouterConfig};
+use trunkline_core::{Policy, Router, RouterConfig, WorkerSpec};
 use trunkline_gateway::{Error, Gateway, GatewayConfig};
 
 #[test]
@@ -295,6 +295,21 @@ fn closing_does_not_wait_for_who_waits_for_the_drain() {
     });
     assert!(!drained && start.elapsed() < DEADLINE, "{:?}", start.elapsed());
     front.gateway.close();
+}
+
+#[test]
+fn a_shared_router_places_only_among_our_own_workers() {
+    let (ours, theirs) = (FakeWorker::start(), FakeWorker::start());
+    for policy in [Policy::RoundRobin, Policy::KvAware] {
+        let front = Front::with(policy, &[&ours], |_| {});
+        front.router.add_worker(WorkerSpec::new(theirs.url())).unwrap();
+        for number in 0..6 {
+            assert_eq!(front.chat(&number.to_string()).status, 200);
+        }
+        assert_eq!(front.ask(request("GET", "/version", "", b"")).status, 200);
+        front.assert_nothing_in_flight();
+    }
+    assert!(theirs.seen().is_empty());
 }
 
 #[test]
