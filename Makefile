@@ -16,7 +16,7 @@ export CRITERION_HOME := $(CURDIR)/.cache/criterion
 
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: loom help demo serve-demo test lint bench-core bench-peers bench-rust bench-python bench-memory e2e wheel build clean
+.PHONY: loom help demo serve-demo test lint bench-core bench-peers bench-rust bench-python bench-memory e2e soak wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -58,6 +58,9 @@ bench-memory: build ## 10 million prompts through a router of 64 MiB; writes ben
 
 e2e: build ## real engines behind the gateway: minutes, gigabytes
 	@python -m pytest tests/e2e -m slow
+
+soak: build ## ten minutes (SOAK_SECONDS=) of load with workers killed and clients that leave
+	@python -m pytest tests/soak -m slow -s
 
 loom: ## every interleaving of the index's version cell, by the loom model checker
 	@RUSTFLAGS="--cfg loom" cargo test --release --locked --target-dir target/loom -p trunkline-core --lib loom_tests
