@@ -73,6 +73,13 @@ impl Placing<'_> {
                 Outcome::Busy(_) => {}
             }
         }
+        // Seldom taken: apart from the future that every request is moved in.
+        Box::pin(self.wait()).await
+    }
+
+    /// Waits in the queue for a place.
+    async fn wait(&mut self) -> Result<Choice, Refusal> {
+        let queue = &self.shared.fleet.queue;
         let (metrics, came) = (&self.shared.metrics, *self.queued_since.get_or_insert_with(Instant::now));
         let Some(seat) = queue.join(self.model(), !self.failed.is_empty(), self.since) else {
             metrics.queue_full.inc();

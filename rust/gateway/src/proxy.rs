@@ -8,6 +8,7 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -301,25 +302,23 @@ impl Call {
         *request.headers_mut() = self.headers.clone();
         request.headers_mut().insert(header::HOST, worker.endpoint.host_header.clone());
         let config = &self.shard.shared.config;
-        let begun = async {
+        let mut begun = pin!(async {
             let exchange =
                 upstream::exchange(worker, self.shard.number, request, config.connect_timeout, may_reuse)
                     .await?;
             self.begin(exchange).await
-        };
-        let begun = async {
-            tokio::select! {
-                biased;
-                begun = begun => begun,
-                () = worker.health.gone() => Err(Fault::after_sending(FaultKind::Gone)),
+        });
+        let is_late = async {
+            match config.first_byte_timeout {
+                None => std::future::pending().await,
+                Some(limit) => tokio::time::sleep(limit).await,
             }
         };
-        match config.first_byte_timeout {
-            None => begun.await,
-            Some(limit) => match tokio::time::timeout(limit, begun).await {
-                Ok(begun) => begun,
-                Err(_) => Err(Fault::after_sending(FaultKind::FirstByteTimeout)),
-            },
+        tokio::select! {
+            biased;
+            begun = &mut begun => begun,
+            () = worker.health.gone() => Err(Fault::after_sending(FaultKind::Gone)),
+            () = is_late => Err(Fault::after_sending(FaultKind::FirstByteTimeout)),
         }
     }
 
