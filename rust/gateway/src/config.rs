@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 
-/// Bound of counts that nobody needs larger.
-const MANY: u32 = 1_000_000;
+/// Largest cap of a worker's requests in flight, and largest queue: nobody needs more.
+pub(crate) const MAX_CAP: u32 = 1_000_000;
 
 /// Settings of a [`Gateway`](crate::Gateway). Every default is what a fleet of GPU workers wants.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,16 +127,16 @@ impl GatewayConfig {
         if self.idle_timeout.is_some_and(|timeout| timeout < Duration::from_millis(10)) {
             return refuse("idle_timeout", format!("{:?}", self.idle_timeout), "at least 10 ms, or none");
         }
-        if self.max_in_flight.is_some_and(|cap| !(1..=MANY).contains(&cap)) {
+        if self.max_in_flight.is_some_and(|cap| !(1..=MAX_CAP).contains(&cap)) {
             return refuse("max_in_flight", format!("{:?}", self.max_in_flight), "1 to 1000000, or none");
         }
         for (url, cap) in &self.worker_caps {
             Endpoint::parse(url)?;
-            if *cap > MANY {
+            if *cap > MAX_CAP {
                 return refuse("worker_caps", format!("{url} = {cap}"), "0 to 1000000");
             }
         }
-        if self.max_queued > MANY as usize {
+        if self.max_queued > MAX_CAP as usize {
             return refuse("max_queued", self.max_queued.to_string(), "0 to 1000000");
         }
         if !(Duration::from_millis(1)..=60 * minute).contains(&self.queue_timeout) {
@@ -190,7 +190,7 @@ mod tests {
             ("first_byte_timeout", GatewayConfig { first_byte_timeout: Some(Duration::ZERO), ..base() }),
             ("idle_timeout", GatewayConfig { idle_timeout: Some(Duration::ZERO), ..base() }),
             ("max_in_flight", GatewayConfig { max_in_flight: Some(0), ..base() }),
-            ("worker_caps", GatewayConfig { worker_caps: vec![("http://a".into(), MANY + 1)], ..base() }),
+            ("worker_caps", GatewayConfig { worker_caps: vec![("http://a".into(), MAX_CAP + 1)], ..base() }),
             ("worker", GatewayConfig { worker_caps: vec![("a:1".into(), 1)], ..base() }),
             ("max_queued", GatewayConfig { max_queued: 1_000_001, ..base() }),
             ("queue_timeout", GatewayConfig { queue_timeout: Duration::ZERO, ..base() }),

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use trunkline_core::{Millis, Router, WorkerId, WorkerSpec};
 
 use crate::backoff::Backoff;
-use crate::config::{GatewayConfig, Rules};
+use crate::config::{GatewayConfig, MAX_CAP, Rules};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::health::Health;
@@ -245,6 +245,10 @@ impl Fleet {
     pub(crate) fn add(&self, url: &str, cap: Option<u32>) -> Result<Arc<Worker>, Error> {
         let endpoint = Endpoint::parse(url)?;
         let cap = cap.unwrap_or_else(|| self.rules.cap(&endpoint.url));
+        if cap > MAX_CAP {
+            let allowed = "0 to 1000000";
+            return Err(Error::Config { key: "max_in_flight", value: cap.to_string(), allowed });
+        }
         let _guard = self.change.lock();
         if self.snapshot().named(&endpoint.url).is_some() {
             return Err(trunkline_core::Error::DuplicateWorker { name: endpoint.url }.into());

@@ -185,6 +185,8 @@ fn caps_of_single_workers_are_set_and_shown() {
     wait_until("three run", || one.seen().len() + two.seen().len() == 3);
     assert_eq!((one.seen().len(), two.seen().len()), (1, 2));
     assert_eq!(front.chat("one more").status, 503);
+    let body = format!(r#"{{"url":"{}","max_in_flight":1000001}}"#, three.url());
+    assert_eq!(front.admin("POST", "/admin/workers", &body).status, 400);
     let body = format!(r#"{{"url":"{}","max_in_flight":7}}"#, three.url());
     assert_eq!(front.admin("POST", "/admin/workers", &body).status, 201);
     assert_eq!(front.chat("one more").status, 200);
