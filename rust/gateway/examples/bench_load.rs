@@ -102,16 +102,8 @@ async fn run(plan: Plan, lane: u64, seen: Rc<RefCell<Seen>>) {
 
 fn request(plan: Plan, prompt: u64, random: u64) -> Vec<u8> {
     let system_bytes = (plan.body_bytes as f64 * SYSTEM_SHARE) as usize;
-    let system: String = format!("You are assistant {prompt:02}. ")
-        .chars()
-        .chain("be kind, be brief and be right ".chars().cycle())
-        .take(system_bytes)
-        .collect();
-    let tail: String = format!("Question {random:016x}: ")
-        .chars()
-        .chain("what is a trunk line? ".chars().cycle())
-        .take(plan.body_bytes.saturating_sub(system_bytes + 140).max(26))
-        .collect();
+    let system = text(format!("You are assistant {prompt:02}. "), system_bytes);
+    let tail = text(format!("Question {random:016x}: "), plan.body_bytes.saturating_sub(system_bytes + 140));
     let end = if plan.is_stream { r#","stream":true}"# } else { "}" };
     let body = format!(
         r#"{{"model":"mock","messages":[{{"role":"system","content":"{system}"}},{{"role":"user","content":"{tail}"}}],"max_tokens":32{end}"#
@@ -121,6 +113,28 @@ fn request(plan: Plan, prompt: u64, random: u64) -> Vec<u8> {
         "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\nauthorization: Bearer none\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .into_bytes()
+}
+
+/// `start` and as many words as make about `bytes`: with line ends and quotes, escaped for JSON, as prompts have them.
+fn text(start: String, bytes: usize) -> String {
+    const WORDS: [&str; 8] = [
+        "be kind, ",
+        "be brief ",
+        "and right.",
+        "\\n\\n- ",
+        "what is a ",
+        "\\\"trunk line\\\" ",
+        "for, ",
+        "caf\u{e9} ",
+    ];
+    let mut text = start;
+    for word in WORDS.iter().cycle() {
+        if text.len() + word.len() > bytes {
+            return text;
+        }
+        text += word;
+    }
+    text
 }
 
 /// Sends `request` and reads the whole `answer`; returns when its body began.
