@@ -12,6 +12,7 @@ export PYO3_BUILD_EXTENSION_MODULE := 1
 
 # The libraries that `make bench-peers` compares with have an environment of their own.
 PEERS := .cache/peers
+GATEWAY_PEERS := .cache/gateway-peers
 export CRITERION_HOME := $(CURDIR)/.cache/criterion
 
 # Seconds for each fuzz target, and the tool that runs them.
@@ -20,7 +21,7 @@ CARGO_FUZZ := 0.13.2
 
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: fuzz loom help demo serve-demo test lint bench-core bench-peers bench-rust bench-python bench-memory e2e wheel build clean
+.PHONY: fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory e2e soak wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -60,8 +61,15 @@ bench-memory: build ## 10 million prompts through a router of 64 MiB; writes ben
 	cargo run --release --locked --quiet -p trunkline-benches --bin memory > .cache/memory.json; \
 		python benches/collect.py memory < .cache/memory.json && python benches/render.py
 
+bench-gateway: build $(GATEWAY_PEERS)/installed ## the gateway beside nginx and other routers; writes benches/results/gateway.json
+	cargo build --release --locked -p trunkline-gateway --examples
+	@python benches/gateway/run.py $(BENCH_FLAGS) && python benches/render.py
+
 e2e: build ## real engines behind the gateway: minutes, gigabytes
 	@python -m pytest tests/e2e -m slow
+
+soak: build ## ten minutes (SOAK_SECONDS=) of load with workers killed and clients that leave
+	@python -m pytest tests/soak -m slow -s
 
 loom: ## every interleaving of the index's version cell, by the loom model checker
 	@RUSTFLAGS="--cfg loom" cargo test --release --locked --target-dir target/loom -p trunkline-core --lib loom_tests
@@ -97,6 +105,14 @@ $(VENV)/installed: pyproject.toml
 $(PEERS)/installed: benches/requirements-peers.txt
 	@$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# One environment for each: they pin different versions of the same things. A peer that cannot be installed is MISSING.
+$(GATEWAY_PEERS)/installed: benches/gateway/requirements.txt
+	@sed -n 's/^\([a-z-]*\)==.*/& \1/p' $< | while read requirement name; do \
+		$(PYTHON) -m venv $(GATEWAY_PEERS)/$$name && \
+		$(GATEWAY_PEERS)/$$name/bin/python -m pip install --quiet --disable-pip-version-check $$requirement || \
+		echo "$$requirement could not be installed"; done
 	@touch $@
 
 clean: ## throw away what was built

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def main() -> None:
 def page(results: Path) -> str:
     """Return the page."""
     parts = [INTRODUCTION]
-    for kind, section in (("core", core), ("rust", rust), ("memory", memory)):
+    for kind, section in (("core", core), ("rust", rust), ("memory", memory), ("gateway", gateway)):
         path = results / f"{kind}.json"
         if path.exists():
             parts += section(json.loads(path.read_text(encoding="utf-8")))
@@ -211,6 +212,101 @@ def memory(found: dict[str, Any]) -> list[str]:
         ),
         _table(("prompts", "resident MiB", "index MiB", "blocks", "evicted blocks"), samples),
     ]
+
+
+OURS = "trunkline kv_aware"
+
+
+def gateway(found: dict[str, Any]) -> list[str]:
+    """Render `make bench-gateway`."""
+    rounds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        rounds.setdefault((row["cell"], row["gateway"]), []).append(row)
+    cells = list(dict.fromkeys(cell for cell, _ in rounds))
+    names = list(dict.fromkeys(name for _, name in rounds))
+    parts = [
+        "## The gateway",
+        _facts(found["facts"]),
+        _sentence(
+            f"{found['setup']['workers']} workers on the load's core, the gateway alone on the other,",
+            f"{found['setup']['rounds']} interleaved rounds of {found['setup']['seconds']} s per cell;",
+            "medians of the rounds (lowest to highest in brackets). CPU is that of all the gateway's processes per",
+            "request; *added* is over the direct row of the same round; affinity is the share of requests on their",
+            "prompt's main worker (chance is about 0.3), spread the busiest worker over the mean. A gateway that fails",
+            "requests is not compared by its speed.",
+        ),
+        "\n".join(f"- {name}: MISSING in this run ({why})" for name, why in found["missing"].items()),
+        "### Targets",
+        _table(("figure", "target", "measured", ""), gateway_targets(rounds)),
+    ]
+    for cell in cells:
+        rows: Rows = [
+            (
+                name,
+                _spread(rounds[cell, name], "cpu_us"),
+                _spread(rounds[cell, name], "per_second"),
+                _spread(_added(rounds, cell, name), "p10_us"),
+                _spread(_added(rounds, cell, name), "p50_us"),
+                _spread(_added(rounds, cell, name), "first_p50_us"),
+                " / ".join(f"{_median(rounds[cell, name], key):.2f}" for key in ("affinity", "busiest_over_mean")),
+                f"{sum(row['failures'] for row in rounds[cell, name]):,}",
+            )
+            for name in names
+            if (cell, name) in rounds
+        ]
+        columns = ("gateway", "CPU, us", "requests/s", "added p10, us", "added p50, us", "added to first byte p50, us")
+        parts += [f"### {cell}", _table((*columns, "affinity / spread", "failures"), rows)]
+    starts: Rows = [
+        (name, *(_spread(rounds[cells[0], name], key, digits=2) for key in ("start_s", "start_rss_mb")))
+        for name in names
+        if "start_s" in rounds[cells[0], name][0]
+    ]
+    return [*parts, "### Start", _table(("gateway", "to the first 200, s", "RSS, MB"), starts)]
+
+
+def gateway_targets(rounds: dict[tuple[str, str], list[dict[str, Any]]]) -> Rows:
+    """Return what is promised about the gateway."""
+
+    def row(figure: str, wanted: float, unit: str, measured: float) -> tuple[str, ...]:
+        verdict = "met" if measured <= wanted else f"**missed by {measured / wanted - 1:.0%}**"
+        return (figure, f"<= {wanted:g} {unit}", f"{measured:.3g} {unit}", verdict)
+
+    def ratio(figure: str, wanted: float, cell: str, other: str, key: str) -> Rows:
+        if (cell, OURS) not in rounds or (cell, other) not in rounds:
+            return [(figure, f"<= {wanted:g} x", "-", "not run")]
+        of = _added if key != "cpu_us" else lambda rounds, cell, name: rounds[cell, name]
+        return [row(figure, wanted, "x", _median(of(rounds, cell, OURS), key) / _median(of(rounds, cell, other), key))]
+
+    one, many, streams = "8 KB, 1 connection", "8 KB, 64 connections", "SSE, 256 streams"
+    ours = rounds[many, OURS]
+    return [
+        *ratio("CPU per 8 KB request at 64 connections, against nginx", 1.5, many, "nginx", "cpu_us"),
+        *ratio("the same against a bare hyper pass-through", 1.2, many, "hyper pass-through", "cpu_us"),
+        *ratio("CPU per stream of 33 events, 256 at once, against nginx", 1.25, streams, "nginx", "cpu_us"),
+        *ratio("latency added, p10, 1 connection, against nginx", 1.5, one, "nginx", "p10_us"),
+        *ratio("latency added, p50, 1 connection, against nginx", 1.5, one, "nginx", "p50_us"),
+        row("RSS at start", 40, "MB", _median(ours, "start_rss_mb")),
+        row("start to first 200", 0.3, "s", _median(ours, "start_s")),
+    ]
+
+
+def _added(rounds: dict[tuple[str, str], list[dict[str, Any]]], cell: str, name: str) -> list[dict[str, Any]]:
+    """Return a gateway's latencies less those of the direct row of each round."""
+    direct = {row["round"]: row for row in rounds[cell, "direct"]}
+    keys = ("p10_us", "p50_us", "first_p50_us")
+    return [{key: row[key] - direct[row["round"]][key] for key in keys} for row in rounds[cell, name]]
+
+
+def _median(rows: list[dict[str, Any]], key: str) -> float:
+    return float(statistics.median(row[key] for row in rows))
+
+
+def _spread(rows: list[dict[str, Any]], key: str, *, digits: int = 0) -> str:
+    if key not in rows[0]:
+        return "-"
+    values = [row[key] for row in rows]
+    low, high = (f"{value:,.{digits}f}" for value in (min(values), max(values)))
+    return f"{statistics.median(values):,.{digits}f} ({low} to {high})"
 
 
 def _facts(about: dict[str, Any]) -> str:

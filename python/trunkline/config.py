@@ -46,6 +46,13 @@ ListenAt = Annotated[
     ),
 ]
 File = Annotated[str, Meta(min_length=1, extra={"allowed": "a file's path", "metavar": "FILE"})]
+WorkerCap = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?i:https?://[^/?#\s@]+(/[^?#\s=]*)?|unix:/[^?#\s=]+)=[0-9]{1,7}$",
+        extra={"allowed": "a worker and a number, URL=N", "metavar": "URL=N"},
+    ),
+]
 Size = Annotated[
     str,
     Meta(
@@ -283,6 +290,33 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0.001, le=86400)] | None,
         Meta(description="Longest wait for the head of a worker's answer; unset waits for ever."),
     ] = None
+    idle_timeout_s: Annotated[
+        Annotated[float, Meta(ge=0.01, le=86400)] | None,
+        Meta(description="Longest silence of a worker within its answer; null allows any."),
+    ] = 300.0
+    max_in_flight: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(description="Most requests in flight on one worker; more go elsewhere or wait. Unset is no cap."),
+    ] = None
+    worker_caps: Annotated[
+        tuple[WorkerCap, ...],
+        Meta(description="The same for one worker, 0 for no cap: a flag each, or a list in a file or the environment."),
+    ] = ()
+    max_queued: Annotated[
+        int, Meta(ge=0, le=1_000_000, description="Most requests that wait while all workers are busy; 0 waits never.")
+    ] = 1024
+    queue_timeout_s: Annotated[
+        float, Meta(ge=0.001, le=3600, description="Longest wait of such a request; then it gets 429 or 503.")
+    ] = 3.0
+    retry_budget: Annotated[
+        float, Meta(ge=0, le=1, description="Requests that may be sent again, as a share of those of ten seconds.")
+    ] = 0.2
+    hang_detection: Annotated[
+        bool, Meta(description="Send nothing new to workers that have requests and show no byte for too long.")
+    ] = True
+    slow_start_s: Annotated[
+        float, Meta(ge=0, le=600, description="Time in which a new or recovered worker comes up to its share.")
+    ] = 2.0
     probe_interval_s: Annotated[
         float, Meta(ge=0.02, le=60, description="Time between two health probes of a worker.")
     ] = 1.0
@@ -325,7 +359,7 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     header_timeout_s: Annotated[
         float, Meta(ge=0.01, le=3600, description="Longest time for a request's head, and for a TLS handshake.")
     ] = 10.0
-    idle_timeout_s: Annotated[
+    client_idle_timeout_s: Annotated[
         float, Meta(ge=0.01, le=86400, description="Longest time that a connection may be without a request.")
     ] = 75.0
     max_streams: Annotated[

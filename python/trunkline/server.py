@@ -58,6 +58,14 @@ def serve(settings: ServeSettings, *, again: Callable[[], ServeSettings], config
         max_body=settings.max_body,
         connect_timeout_s=settings.connect_timeout_s,
         first_byte_timeout_s=settings.first_byte_timeout_s,
+        idle_timeout_s=settings.idle_timeout_s,
+        max_in_flight=settings.max_in_flight,
+        worker_caps=[_cap(text) for text in settings.worker_caps],
+        max_queued=settings.max_queued,
+        queue_timeout_s=settings.queue_timeout_s,
+        retry_budget=settings.retry_budget,
+        hang_detection=settings.hang_detection,
+        slow_start_s=settings.slow_start_s,
         probe_interval_s=settings.probe_interval_s,
         annotate=settings.annotate,
         endpoints=msgspec.to_builtins(settings.endpoints),
@@ -67,7 +75,7 @@ def serve(settings: ServeSettings, *, again: Callable[[], ServeSettings], config
         max_headers=settings.max_headers,
         max_connections_per_client=settings.max_connections_per_client,
         header_timeout_s=settings.header_timeout_s,
-        idle_timeout_s=settings.idle_timeout_s,
+        client_idle_timeout_s=settings.client_idle_timeout_s,
         max_streams=settings.max_streams,
         files=settings.files,
     )
@@ -114,6 +122,12 @@ def serve_mock_worker(settings: MockWorkerSettings) -> int:
         _wait_for_signal()
         _default_signals()
     return 0
+
+
+def _cap(text: str) -> tuple[str, int]:
+    """Take URL=N apart."""
+    url, _, number = text.rpartition("=")
+    return url, int(number)
 
 
 def _raise_descriptor_limit() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import MakeWorkers, Serve, Served, clean_environment, wait_for
+from trunkline import Gateway, Router
 
 
 def start_and_fail(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -195,6 +196,37 @@ def is_refused(served: Served) -> bool:
         return served.chat("hello").status == 503
     except (ConnectionError, http.client.HTTPException):
         return True
+
+
+def test_a_cap_makes_requests_wait_and_the_queue_has_an_end(serve: Serve, make_workers: MakeWorkers) -> None:
+    [worker] = make_workers(1, time_scale=1.0)
+    served = serve([worker], "--worker-cap", f"{worker.url}=1", "--queue-timeout-s", "0.3")
+    with stream(served, tokens=5000):
+        reply = served.chat("hello")
+        assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+        page = served.call("GET", "/metrics", admin=True).body.decode()
+        assert 'trunkline_queue_refusals_total{reason="timeout"} 1' in page
+        [row] = served.call("GET", "/admin/workers", admin=True).json()["workers"]
+        assert (row["in_flight"], row["max_in_flight"], row["suspect"]) == (1, 1, False)
+    wait_for(lambda: served.chat("hello").status == 200, what="the place to be free")
+    served.stop()
+
+
+def test_closing_frees_a_thread_that_waits_for_the_drain(make_workers: MakeWorkers) -> None:
+    [worker] = make_workers(1, time_scale=1.0)
+    gateway = Gateway(Router(), port=0, admin_port=None, workers=[worker.url])
+    with contextlib.closing(socket.create_connection(("127.0.0.1", gateway.port), timeout=10)) as client:
+        body = b'{"model": "mock", "messages": [{"role": "user", "content": "go"}], "max_tokens": 5000}'
+        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n")
+        client.sendall(b"content-length: %d\r\n\r\n" % len(body) + body)
+        wait_for(lambda: worker.stats().running == 1, what="the request to run")
+        gateway.drain()
+        answers: list[bool] = []
+        waiter = threading.Thread(target=lambda: answers.append(gateway.wait_drained(60)))
+        waiter.start()
+        gateway.close()
+        waiter.join(10)
+        assert answers == [False]
 
 
 def test_a_drain_has_an_end(serve: Serve, make_workers: MakeWorkers) -> None:

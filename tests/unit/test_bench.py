@@ -284,6 +284,38 @@ def test_rust_targets_are_judged_and_none_is_dropped() -> None:
     assert len(judged) == 7
 
 
+def test_gateways_are_compared_with_the_direct_row_of_their_round_and_losses_are_printed() -> None:
+    def row(gateway: str, cell: str, cpu_us: float | None, p50_us: float) -> dict[str, object]:
+        latencies = {"p10_us": p50_us, "p50_us": p50_us, "first_p50_us": p50_us}
+        rates = {"per_second": 1000.0, "affinity": 0.5, "busiest_over_mean": 1.1, "failures": 0}
+        start = {} if cpu_us is None else {"cpu_us": cpu_us, "start_s": 0.25, "start_rss_mb": 30.0}
+        return {"round": 0, "gateway": gateway, "cell": cell} | latencies | rates | start
+
+    rows = [
+        row(gateway, cell, cpu_us, p50_us)
+        for cell in ("8 KB, 1 connection", "8 KB, 64 connections")
+        for gateway, cpu_us, p50_us in (
+            ("direct", None, 100.0),
+            ("nginx", 20.0, 200.0),
+            ("hyper pass-through", 20.0, 200.0),
+            ("trunkline kv_aware", 28.0, 270.0),
+        )
+    ]
+    about = facts("make bench-gateway")
+    found = {
+        "facts": about,
+        "setup": {"workers": 4, "rounds": 1, "seconds": 1},
+        "missing": {"smg": "smg is not installed"},
+        "rows": rows,
+    }
+    page = "\n".join(script("render").gateway(found))
+    assert "- smg: MISSING in this run (smg is not installed)" in page
+    assert "against nginx | <= 1.5 x | 1.4 x | met |" in page
+    assert "pass-through | <= 1.2 x | 1.4 x | **missed by 17%** |" in page
+    assert "p50, 1 connection, against nginx | <= 1.5 x | 1.7 x | **missed by 13%** |" in page
+    assert "256 at once, against nginx | <= 1.25 x | - | not run |" in page
+
+
 def test_criterion_results_are_collected(tmp_path: Path) -> None:
     for value, ns in (("4096", 20.0), ("64", 10.0)):
         folder = tmp_path / "find_hit" / value / "new"

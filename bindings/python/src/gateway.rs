@@ -23,7 +23,7 @@ use crate::size;
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct Gateway {
     /// Empty once closed.
-    running: RwLock<Option<gateway::Gateway>>,
+    running: RwLock<Option<Arc<gateway::Gateway>>>,
     listens_on: Listen,
     has_tls: bool,
     admin_port: Option<u16>,
@@ -40,12 +40,18 @@ impl Gateway {
     /// a free one.  admin_host, admin_port: metrics, health and fleet changes; None for none.  workers: their URLs.
     /// threads: that carry requests, 0 for one per core.  max_body: largest request body, bytes or text like "64MiB".
     /// connect_timeout_s: longest wait for a connection to a worker.  first_byte_timeout_s: longest wait for the head of an
-    /// answer; None waits for ever.  probe_interval_s: time between two health probes of a worker.  annotate: whether
-    /// answers carry x-trunkline-* headers.  endpoints: SageMaker's, as mappings with the keys of the configuration file.
+    /// answer; None waits for ever.  idle_timeout_s: longest silence within an answer; None allows any.  max_in_flight: most
+    /// requests in flight on one worker; None for no cap.  worker_caps: the same for single workers, as (url, cap), 0 for no
+    /// cap.  max_queued, queue_timeout_s: how many requests wait, and how long, when all workers are busy; 0 for none.
+    /// retry_budget: requests that may be sent again, as a share of the traffic.  hang_detection: whether workers that show
+    /// no byte for too long get nothing new.  slow_start_s: time in which a new or recovered worker comes up to its share.
+    /// probe_interval_s: time between two health probes of a worker.  annotate: whether answers carry x-trunkline-* headers.
+    /// endpoints: SageMaker's, as mappings with the keys of the configuration file.
     /// listen: instead of host and port "unix:/path" or "host:port".
     /// worker_protocol: "http1" or "h2".  max_header, max_headers: bytes and lines of a request's head.
     /// max_connections_per_client: of one address; None for no limit.  header_timeout_s: longest time for a head or a TLS
-    /// handshake.  idle_timeout_s: longest time without a request.  max_streams: requests at a time on an HTTP/2 connection.
+    /// handshake.  client_idle_timeout_s: longest time without a request.  max_streams: requests at a time on an HTTP/2
+    /// connection.
     /// files: certificates, keys and tokens by the names of their settings (tls_cert, api_keys_file, ...).
     ///
     /// Raises ConfigError, DuplicateWorkerError, OSError if an address cannot be listened on.
@@ -62,6 +68,14 @@ impl Gateway {
         max_body = None,
         connect_timeout_s = 2.0,
         first_byte_timeout_s = None,
+        idle_timeout_s = Some(300.0),
+        max_in_flight = None,
+        worker_caps = Vec::new(),
+        max_queued = 1024,
+        queue_timeout_s = 3.0,
+        retry_budget = 0.2,
+        hang_detection = true,
+        slow_start_s = 2.0,
         probe_interval_s = 1.0,
         annotate = true,
         endpoints = Vec::new(),
@@ -71,7 +85,7 @@ impl Gateway {
         max_headers = 100,
         max_connections_per_client = None,
         header_timeout_s = 10.0,
-        idle_timeout_s = 75.0,
+        client_idle_timeout_s = 75.0,
         max_streams = 128,
         files = HashMap::new(),
     ))]
@@ -88,6 +102,14 @@ impl Gateway {
         max_body: Option<&Bound<'_, PyAny>>,
         connect_timeout_s: f64,
         first_byte_timeout_s: Option<f64>,
+        idle_timeout_s: Option<f64>,
+        max_in_flight: Option<u32>,
+        worker_caps: Vec<(String, u32)>,
+        max_queued: usize,
+        queue_timeout_s: f64,
+        retry_budget: f64,
+        hang_detection: bool,
+        slow_start_s: f64,
         probe_interval_s: f64,
         annotate: bool,
         endpoints: Vec<Endpoint>,
@@ -97,7 +119,7 @@ impl Gateway {
         max_headers: usize,
         max_connections_per_client: Option<u32>,
         header_timeout_s: f64,
-        idle_timeout_s: f64,
+        client_idle_timeout_s: f64,
         max_streams: u32,
         files: HashMap<String, PathBuf>,
     ) -> PyResult<Self> {
@@ -115,6 +137,14 @@ impl Gateway {
             first_byte_timeout: first_byte_timeout_s
                 .map(|value| seconds(py, "first_byte_timeout_s", value))
                 .transpose()?,
+            idle_timeout: idle_timeout_s.map(|value| seconds(py, "idle_timeout_s", value)).transpose()?,
+            max_in_flight,
+            worker_caps,
+            max_queued,
+            queue_timeout: seconds(py, "queue_timeout_s", queue_timeout_s)?,
+            retry_budget,
+            hang_detection,
+            slow_start: seconds(py, "slow_start_s", slow_start_s)?,
             probe_interval: seconds(py, "probe_interval_s", probe_interval_s)?,
             annotate,
             endpoints: endpoints
@@ -128,7 +158,7 @@ impl Gateway {
             max_headers,
             max_connections_per_client,
             header_timeout: seconds(py, "header_timeout_s", header_timeout_s)?,
-            idle_timeout: seconds(py, "idle_timeout_s", idle_timeout_s)?,
+            client_idle_timeout: seconds(py, "client_idle_timeout_s", client_idle_timeout_s)?,
             max_streams,
             files: net::files(py, files)?,
         };
@@ -141,7 +171,7 @@ impl Gateway {
             listens_on: running.listens_on().clone(),
             has_tls,
             admin_port: running.admin_addr().map(|address| address.port()),
-            running: RwLock::new(Some(running)),
+            running: RwLock::new(Some(Arc::new(running))),
             process: std::process::id(),
         })
     }
@@ -227,7 +257,8 @@ impl Gateway {
         })
     }
 
-    /// Wait, without the GIL, until nothing runs or `timeout_s` is over. Returns whether nothing runs.
+    /// Wait, without the GIL, until nothing runs, `timeout_s` is over, or another thread closes it. Returns whether nothing
+    /// runs, or ran when it was closed.
     fn wait_drained(&self, py: Python<'_>, timeout_s: f64) -> PyResult<bool> {
         let timeout: Duration = seconds(py, "timeout_s", timeout_s)?;
         self.with(py, |running| Ok(running.wait_drained(timeout)))
@@ -237,7 +268,8 @@ impl Gateway {
     /// child, which has none of the threads.
     fn close(&self, py: Python<'_>) {
         if self.is_here() {
-            py.detach(|| self.running.write().take().map(gateway::Gateway::close));
+            // Who waits in `wait_drained` meanwhile holds the gateway and is let go by this.
+            py.detach(|| self.running.write().take().map(|running| running.close()));
         }
     }
 
@@ -285,7 +317,8 @@ impl Gateway {
         if !self.is_here() {
             return Err(error::closed("gateway"));
         }
-        match py.detach(|| self.running.read().as_ref().map(call)) {
+        let running = self.running.read().clone();
+        match py.detach(|| running.as_deref().map(call)) {
             Some(result) => result.map_err(|refused| error::gateway(py, refused)),
             None => Err(error::closed("gateway")),
         }

@@ -5,14 +5,15 @@
 //! | `GET /metrics` | all figures, in the OpenMetrics text format |
 //! | `GET /livez`, `GET /readyz` | 200, or 503 while draining or without a live worker |
 //! | `GET /admin/workers` | the fleet |
-//! | `POST /admin/workers` | adds `{"url": ...}` or `?url=...`: 201, 400 for no URL of a worker, 409 if it is there |
+//! | `POST /admin/workers` | adds `{"url": ..., "max_in_flight": ...}` or `?url=...`: 201, 400 for no URL of a worker, 409 if it is there |
 //! | `DELETE /admin/workers` | removes `{"url": ...}` or `?url=...`: 200, 404 if it is not there |
 //! | `POST /admin/workers/{id}/drain` | drains the worker of this id or percent-encoded URL: 200, 404 |
 //! | `POST /admin/explain?path=...` | what a request with this body would get (`path` is `/v1/chat/completions` if left out) |
 //! | `GET /admin/state` | the fleet, the router's counters, the gateway's phase |
 //!
-//! Errors have OpenAI's shape. With an admin token, every route but `/livez` and `/readyz` wants it as `Authorization:
-//! Bearer`; without one, who reaches the port may change the fleet.
+//! Errors have OpenAI's shape, but for a path or method that does not exist: see [`problem`]. With an admin token, every
+//! route but `/livez` and `/readyz` wants it as `Authorization: Bearer`; without one, who reaches the port may change the
+//! fleet.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,10 +32,12 @@ use trunkline_core::{CandidateView, Explanation, Prompt, Reason, RouteRequest, W
 
 use crate::answer::Refusal;
 use crate::error::Error;
-use crate::fleet::Snapshot;
+use crate::fleet::{Snapshot, Worker};
 use crate::keys::bearer;
 use crate::path::PathClass;
+use crate::problem;
 use crate::prompt::Located;
+use crate::pulse::Standing;
 use crate::sagemaker::RuntimePath;
 use crate::server::{Phase, Shared};
 
@@ -51,6 +54,8 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         .route("/admin/workers/{id}/drain", post(drain))
         .route("/admin/explain", post(explain))
         .route("/admin/state", get(state))
+        .fallback(problem::not_found)
+        .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(DefaultBodyLimit::max(max_body_bytes))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), authorize))
         .with_state(shared);
@@ -129,6 +134,10 @@ struct WorkerRow {
     cached_blocks: u64,
     capacity_tokens: Option<u64>,
     slowness: f64,
+    /// Cap of `in_flight`, if there is one.
+    max_in_flight: Option<u32>,
+    /// Whether it hangs as far as one can see: requests wait, and no byte comes.
+    suspect: bool,
     decisions: u64,
     prompt_tokens: u64,
     matched_tokens: u64,
@@ -137,11 +146,14 @@ struct WorkerRow {
 }
 
 impl WorkerRow {
-    fn new(view: WorkerView, engine: &'static str) -> Self {
+    /// `worker` is `None` for one of the router's that is not of this fleet.
+    fn new(view: WorkerView, worker: Option<&Worker>) -> Self {
         Self {
+            max_in_flight: worker.map(|worker| worker.cap).filter(|&cap| cap > 0),
+            suspect: worker.is_some_and(|worker| worker.pulse.standing() == Standing::Silent),
             id: view.id.0,
             url: view.name,
-            engine,
+            engine: worker.map_or("unknown", |worker| worker.engine.get().name),
             healthy: view.healthy,
             draining: view.draining,
             weight: view.weight,
@@ -160,23 +172,24 @@ impl WorkerRow {
 }
 
 fn rows(shared: &Shared) -> Vec<WorkerRow> {
-    let snapshot = shared.fleet.snapshot();
-    let engine = |id| snapshot.get(id).map_or("unknown", |worker| worker.engine.get().name);
+    let (fleet, snapshot) = (&shared.fleet, shared.fleet.snapshot());
+    fleet.look(&snapshot, shared.now());
     let row = |view: WorkerView| {
-        let engine = engine(view.id);
-        WorkerRow::new(view, engine)
+        let worker = snapshot.get(view.id).map(Arc::as_ref);
+        WorkerRow::new(view, worker)
     };
-    shared.fleet.router.workers().into_iter().map(row).collect()
+    fleet.router.workers().into_iter().map(row).collect()
 }
 
 async fn workers(State(shared): Shareds) -> axum::Json<Value> {
     axum::Json(json!({"workers": rows(&shared)}))
 }
 
-/// A worker's URL, in the query or in a JSON body.
+/// A worker's URL, in the query or in a JSON body, and its cap.
 #[derive(Deserialize)]
 struct Named {
     url: Option<String>,
+    max_in_flight: Option<u32>,
 }
 
 impl Named {
@@ -188,6 +201,10 @@ impl Named {
         body.and_then(|body| body.url)
             .ok_or_else(|| Refused::bad(r#"say which worker: {"url": "http://host:port"} or ?url="#))
     }
+
+    fn cap(query: &Self, body: &Bytes) -> Option<u32> {
+        query.max_in_flight.or_else(|| serde_json::from_slice::<Self>(body).ok()?.max_in_flight)
+    }
 }
 
 async fn add(
@@ -195,7 +212,8 @@ async fn add(
     Query(query): Query<Named>,
     body: Bytes,
 ) -> Result<impl IntoResponse, Refused> {
-    let worker = shared.add_worker(&Named::url(query, &body)?)?;
+    let cap = Named::cap(&query, &body);
+    let worker = shared.join_fleet(&Named::url(query, &body)?, cap)?;
     Ok((StatusCode::CREATED, axum::Json(json!({"id": worker.id.0, "url": worker.endpoint.url}))))
 }
 
@@ -298,6 +316,7 @@ async fn state(State(shared): Shareds) -> axum::Json<Value> {
         "ready": shared.is_ready(),
         "uptime_s": shared.now().0 as f64 / 1e3,
         "in_flight": gateway_in_flight,
+        "queued": shared.fleet.queue.len(),
         "workers": rows(&shared),
         "router": {
             "decisions": decisions,

@@ -38,6 +38,10 @@ pub(crate) enum Refusal {
     Denied(Denied),
     /// No worker is in rotation for this request.
     NoWorker,
+    /// All workers that could take this request were busy for as long as it may wait.
+    Busy,
+    /// So were they, and no more requests may wait.
+    QueueFull,
     /// None of the workers that could serve it has been well yet: their models are being loaded.
     NotReady,
     /// No worker serves the model that it asks for.
@@ -62,7 +66,7 @@ impl Refusal {
             Self::LargeHead => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Denied(Denied::Unknown) => StatusCode::UNAUTHORIZED,
             Self::Denied(Denied::Requests { .. } | Denied::Tokens { .. }) => StatusCode::TOO_MANY_REQUESTS,
-            Self::NoWorker | Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoWorker | Self::NotReady | Self::Busy | Self::QueueFull => StatusCode::SERVICE_UNAVAILABLE,
             Self::UnknownModel => StatusCode::NOT_FOUND,
             Self::Invalid(Invalid::UnknownEndpoint) => StatusCode::NOT_FOUND,
             Self::Invalid(_) => StatusCode::BAD_REQUEST,
@@ -90,6 +94,8 @@ impl Refusal {
             }
             Self::Denied(Denied::Tokens { .. }) => "This API key has used up its tokens per minute.".into(),
             Self::NoWorker => "No worker can take this request now.".into(),
+            Self::Busy => "All workers are busy.".into(),
+            Self::QueueFull => "All workers are busy, and too many requests wait already.".into(),
             Self::NotReady => "The workers of this model are still starting.".into(),
             Self::UnknownModel => {
                 "No worker serves this model; GET /v1/models lists those that are served.".into()
@@ -113,7 +119,7 @@ impl Refusal {
             | Self::Invalid(_) => "invalid_request_error",
             Self::Denied(Denied::Unknown) => "authentication_error",
             Self::Denied(Denied::Requests { .. } | Denied::Tokens { .. }) => "rate_limit_error",
-            Self::NoWorker | Self::NotReady => "service_unavailable",
+            Self::NoWorker | Self::NotReady | Self::Busy | Self::QueueFull => "service_unavailable",
             Self::Failed(_) => "upstream_error",
         }
     }
@@ -142,7 +148,7 @@ impl Refusal {
             Self::Host | Self::TransferCoding => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Self::NoWorker | Self::Failed(_) => {
+            Self::NoWorker | Self::NotReady | Self::Busy | Self::QueueFull | Self::Failed(_) => {
                 headers.insert(RETRY_AFTER, RETRY_AFTER_S.into());
             }
             _ => {}
@@ -182,6 +188,8 @@ mod tests {
         for (refusal, retry) in [
             (Refusal::LargeBody { max_bytes: 7 }, false),
             (Refusal::NoWorker, true),
+            (Refusal::Busy, true),
+            (Refusal::QueueFull, true),
             (Refusal::Failed(FaultKind::Closed), true),
             (Refusal::TransferCoding, false),
             (Refusal::Denied(Denied::Unknown), false),

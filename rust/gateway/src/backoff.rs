@@ -20,6 +20,8 @@ const FAILING_MS: u64 = 3_000;
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     until_ms: AtomicU64,
+    /// The part of it that is due to the worker's own word that it is busy.
+    busy_until_ms: AtomicU64,
     refusals: AtomicU32,
 }
 
@@ -28,7 +30,23 @@ impl Backoff {
     pub(crate) fn busy(&self, now: Millis, retry_after: Option<Duration>) -> Millis {
         let before = self.refusals.fetch_add(1, Ordering::Relaxed);
         let asked = retry_after.map_or(0, |wait| wait.as_millis() as u64);
-        self.pause(now, (SHORT_MS << before.min(4)).max(asked).min(BUSY_MS))
+        let until = self.pause(now, (SHORT_MS << before.min(4)).max(asked).min(BUSY_MS));
+        self.busy_until_ms.fetch_max(until.0, Ordering::Relaxed);
+        until
+    }
+
+    /// A request was finished there while others wait: there is room for one.
+    pub(crate) fn has_room(&self, now: Millis) {
+        if self.busy_until(now).is_some() {
+            self.busy_until_ms.store(0, Ordering::Relaxed);
+            self.until_ms.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// When it is worth another try, if it said at last that it is busy.
+    pub(crate) fn busy_until(&self, now: Millis) -> Option<Millis> {
+        let until_ms = self.busy_until_ms.load(Ordering::Relaxed);
+        (now.0 < until_ms).then_some(Millis(until_ms))
     }
 
     /// The worker failed with a server error. One failure may be the request's own doing, so the pause begins with
@@ -79,6 +97,20 @@ mod tests {
         assert_eq!(pauses(None), [250, 500, 1000, 1000, 1000, 1000]);
         assert_eq!(pauses(Some(Duration::from_secs(7))), [1000; 6]);
         assert_eq!(pauses(Some(Duration::from_millis(300))), [300, 500, 1000, 1000, 1000, 1000]);
+    }
+
+    #[test]
+    fn room_ends_a_busy_pause_but_not_one_for_failures() {
+        let backoff = Backoff::default();
+        backoff.busy(Millis(0), None);
+        assert_eq!(backoff.busy_until(Millis(249)), Some(Millis(250)));
+        backoff.has_room(Millis(10));
+        assert!(!backoff.is_paused(Millis(11)));
+        let backoff = Backoff::default();
+        backoff.failed(Millis(0));
+        backoff.failed(Millis(0));
+        backoff.has_room(Millis(10));
+        assert!(backoff.is_paused(Millis(11)) && backoff.busy_until(Millis(11)).is_none());
     }
 
     #[test]

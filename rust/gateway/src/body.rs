@@ -5,6 +5,7 @@
 //!   on: a client's next request finds its load gone.
 //! * A worker that stops half-way is never hidden: a stream ends with an error event and without `[DONE]`, and then
 //!   as any other answer the client's connection is cut.
+//! * So does one that stays silent for longer than the idle time-out.
 //! * A client that leaves drops the body: the books are closed and so is the worker's connection.
 //!
 //! Nothing is queued here: hyper asks for the next frame when the client has room for it, and the worker's connection
@@ -20,6 +21,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use crate::booking::Booking;
+use crate::idle::IdleWatch;
 use crate::sagemaker::EventStream;
 use crate::server::Shared;
 use crate::upstream::Lease;
@@ -113,6 +115,7 @@ pub(crate) struct Relay {
     is_event_stream: bool,
     /// Whether a cut is told in an event of the stream.
     tells_cut: bool,
+    idle: IdleWatch,
     shared: Arc<Shared>,
 }
 
@@ -151,6 +154,7 @@ impl Relay {
             tail: Tail::default(),
             is_event_stream,
             tells_cut: is_event_stream && !is_framed,
+            idle: IdleWatch::new(shared.config.idle_timeout),
             shared,
         };
         if relay.first.is_none() && relay.incoming.is_end_stream() {
@@ -189,10 +193,18 @@ impl Relay {
         }
         let next = match self.first.take() {
             Some(first) => Some(Ok(Frame::data(first))),
-            None => std::task::ready!(Pin::new(&mut self.incoming).poll_frame(context)),
+            None => match Pin::new(&mut self.incoming).poll_frame(context) {
+                Poll::Ready(next) => next,
+                // A worker that says nothing for too long is as good as one that ended.
+                Poll::Pending => {
+                    std::task::ready!(self.idle.poll(context));
+                    return Poll::Ready(Some(self.cut()));
+                }
+            },
         };
         Poll::Ready(match next {
             Some(Ok(frame)) => {
+                self.idle.moved();
                 if let Some(data) = frame.data_ref() {
                     self.saw(data);
                 }
@@ -208,6 +220,9 @@ impl Relay {
 
     /// Keeps the books for the next bytes of the answer.
     fn saw(&mut self, data: &Bytes) {
+        if let Some(lease) = &self.lease {
+            lease.worker().pulse.show();
+        }
         if self.is_event_stream {
             self.first_token.look(data, &mut self.booking);
             self.tail.push(data);

@@ -20,6 +20,8 @@ pub(crate) struct Booking {
     key: Option<Arc<Key>>,
     open: bool,
     waits_for_first_token: bool,
+    /// Its worker serves it: when it ends, there is room for another one.
+    is_served: bool,
 }
 
 impl fmt::Debug for Booking {
@@ -33,15 +35,24 @@ impl fmt::Debug for Booking {
 }
 
 impl Booking {
-    /// Takes over what `decision` booked on `worker`; `key` pays for it.
+    /// Takes over what `decision` booked on `worker`, and a place that was taken there; `key` pays for it.
     pub(crate) fn new(
         shared: Arc<Shared>,
         worker: Arc<Worker>,
         decision: Decision,
         key: Option<Arc<Key>>,
     ) -> Self {
-        worker.in_flight.fetch_add(1, Ordering::Relaxed);
-        Self { shared, worker, decision, key, open: true, waits_for_first_token: true }
+        Self { shared, worker, decision, key, open: true, waits_for_first_token: true, is_served: false }
+    }
+
+    /// Prompt tokens that the worker is believed to have to compute.
+    pub(crate) fn uncached_tokens(&self) -> u32 {
+        self.decision.prompt_tokens.saturating_sub(self.decision.matched_tokens)
+    }
+
+    /// The worker has begun to serve it.
+    pub(crate) fn served(&mut self) {
+        self.is_served = true;
     }
 
     /// The first token of a generation arrived; `since` is when the request did.
@@ -59,13 +70,20 @@ impl Booking {
 
     fn close(&mut self, usage: Option<Usage>) {
         if std::mem::take(&mut self.open) {
-            self.shared.fleet.router.complete(self.decision.id, usage, self.shared.now());
-            self.worker.in_flight.fetch_sub(1, Ordering::Relaxed);
+            let fleet = &self.shared.fleet;
+            fleet.router.complete(self.decision.id, usage, self.shared.now());
+            self.worker.in_flight.fetch_sub(1, Ordering::SeqCst);
             // What was tried in vain is not paid for.
             if let Some(key) = self.key.take()
                 && (usage.is_some() || !self.waits_for_first_token)
             {
                 key.charge(self.shared.now(), usage, self.decision.prompt_tokens.into());
+            }
+            if fleet.queue.len() > 0 {
+                if self.is_served {
+                    self.worker.backoff.has_room(self.shared.now());
+                }
+                fleet.queue.wake();
             }
         }
     }

@@ -2,8 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::listen::Listen;
 use crate::sagemaker::{self, EndpointConfig};
@@ -45,8 +47,11 @@ pub enum WorkerProtocol {
     H2,
 }
 
+/// Largest cap of a worker's requests in flight, and largest queue: nobody needs more.
+pub(crate) const MAX_CAP: u32 = 1_000_000;
+
 /// Settings of a [`Gateway`](crate::Gateway). Every default is what a fleet of GPU workers wants.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GatewayConfig {
     /// Where clients connect. Port 0 takes a free port. Default 127.0.0.1:8080.
     pub listen: Listen,
@@ -64,6 +69,31 @@ pub struct GatewayConfig {
     /// Longest wait for the head of a worker's answer, at least 1 ms; then another worker is asked. Default `None`: a
     /// long prompt in a long queue is not a fault.
     pub first_byte_timeout: Option<Duration>,
+    /// Longest silence of a worker in the middle of its answer, at least 10 ms; then the answer ends as a cut one does.
+    /// It ends between one and one and a quarter times this. Default 5 min: a preempted sequence may pause for long, and
+    /// a worker that died is noticed in other ways.
+    pub idle_timeout: Option<Duration>,
+    /// Most requests in flight on one worker, 1 to 1,000,000; more go elsewhere or wait. Default `None`: engines queue
+    /// well themselves, and see more than we do.
+    pub max_in_flight: Option<u32>,
+    /// The same for single workers, by their URL; 0 is no cap.
+    pub worker_caps: Vec<(String, u32)>,
+    /// Most requests that wait because all workers are busy or at their caps, 0 to 1,000,000; 0 turns them away at once.
+    /// Default 1,024: with 8 KB each that is 8 MB, and more than a fleet serves within `queue_timeout`.
+    pub max_queued: usize,
+    /// Longest wait of such a request, 1 ms to 1 h; then it is answered with 503, or with the refusal of a worker.
+    /// Default 3 s: a moment's burst passes, and a client that must go elsewhere still has the time.
+    pub queue_timeout: Duration,
+    /// Requests that may be sent once more, as a share of the traffic of ten seconds, 0 to 1; 0 forbids it. A few per
+    /// window are always allowed. Default 0.2: enough for the loss of one worker in five, too little to double the load
+    /// of a fleet that drowns.
+    pub retry_budget: f64,
+    /// Whether workers that have requests and show no byte for much longer than the fleet needs get nothing new. Default
+    /// true.
+    pub hang_detection: bool,
+    /// Time in which a new or recovered worker comes up to its share, 0 to 10 min. Default 2 s: a burst that meets a cold
+    /// worker is spread, and a fleet that grows has the newcomer's help soon.
+    pub slow_start: Duration,
     /// Time between two health probes of a worker, 20 ms to 60 s. Default 1 s.
     pub probe_interval: Duration,
     /// Whether answers carry `x-trunkline-worker` and `x-trunkline-decision`. Default true.
@@ -86,7 +116,7 @@ pub struct GatewayConfig {
     pub header_timeout: Duration,
     /// Longest time that a client's connection stays open without a request, 10 ms to 24 h. Default 75 s, as long as
     /// nginx.
-    pub idle_timeout: Duration,
+    pub client_idle_timeout: Duration,
     /// Most requests at a time on one HTTP/2 connection of a client, 1 to 10,000. Default 128, as nginx has it.
     pub max_streams: u32,
     /// Files that may change while the gateway serves.
@@ -102,6 +132,14 @@ impl Default for GatewayConfig {
             max_body_bytes: 64 << 20,
             connect_timeout: Duration::from_secs(2),
             first_byte_timeout: None,
+            idle_timeout: Some(Duration::from_secs(300)),
+            max_in_flight: None,
+            worker_caps: Vec::new(),
+            max_queued: 1024,
+            queue_timeout: Duration::from_secs(3),
+            retry_budget: 0.2,
+            hang_detection: true,
+            slow_start: Duration::from_secs(2),
             probe_interval: Duration::from_secs(1),
             annotate: true,
             endpoints: Vec::new(),
@@ -110,10 +148,28 @@ impl Default for GatewayConfig {
             max_headers: 100,
             max_connections_per_client: None,
             header_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(75),
+            client_idle_timeout: Duration::from_secs(75),
             max_streams: 128,
             files: Files::default(),
         }
+    }
+}
+
+/// What the fleet needs of the settings.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    pub(crate) hang_detection: bool,
+    pub(crate) slow_start: Duration,
+    max_in_flight: u32,
+    /// By a worker's normal URL.
+    caps: Vec<(String, u32)>,
+}
+
+impl Rules {
+    /// The cap of the worker with this normal URL; 0 is none.
+    pub(crate) fn cap(&self, url: &str) -> u32 {
+        let own = self.caps.iter().rev().find(|(other, _)| other == url);
+        own.map_or(self.max_in_flight, |(_, cap)| *cap)
     }
 }
 
@@ -154,13 +210,49 @@ impl GatewayConfig {
         if !(shortest..=60 * minute).contains(&self.header_timeout) {
             return refuse("header_timeout", format!("{:?}", self.header_timeout), "10 ms to 1 h");
         }
-        if !(shortest..=24 * 60 * minute).contains(&self.idle_timeout) {
-            return refuse("idle_timeout", format!("{:?}", self.idle_timeout), "10 ms to 24 h");
+        if !(shortest..=24 * 60 * minute).contains(&self.client_idle_timeout) {
+            return refuse("client_idle_timeout", format!("{:?}", self.client_idle_timeout), "10 ms to 24 h");
         }
         if !(1..=10_000).contains(&self.max_streams) {
             return refuse("max_streams", self.max_streams.to_string(), "1 to 10000");
         }
+        if self.idle_timeout.is_some_and(|timeout| timeout < Duration::from_millis(10)) {
+            return refuse("idle_timeout", format!("{:?}", self.idle_timeout), "at least 10 ms, or none");
+        }
+        if self.max_in_flight.is_some_and(|cap| !(1..=MAX_CAP).contains(&cap)) {
+            return refuse("max_in_flight", format!("{:?}", self.max_in_flight), "1 to 1000000, or none");
+        }
+        for (url, cap) in &self.worker_caps {
+            Endpoint::parse(url, &Arc::default())?;
+            if *cap > MAX_CAP {
+                return refuse("worker_caps", format!("{url} = {cap}"), "0 to 1000000");
+            }
+        }
+        if self.max_queued > MAX_CAP as usize {
+            return refuse("max_queued", self.max_queued.to_string(), "0 to 1000000");
+        }
+        if !(Duration::from_millis(1)..=60 * minute).contains(&self.queue_timeout) {
+            return refuse("queue_timeout", format!("{:?}", self.queue_timeout), "1 ms to 1 h");
+        }
+        if !(0.0..=1.0).contains(&self.retry_budget) {
+            return refuse("retry_budget", self.retry_budget.to_string(), "0 to 1");
+        }
+        if self.slow_start > 10 * minute {
+            return refuse("slow_start", format!("{:?}", self.slow_start), "0 to 10 min");
+        }
         sagemaker::check(&self.endpoints)
+    }
+
+    /// What the fleet needs of them.
+    pub(crate) fn rules(&self) -> Rules {
+        let normal =
+            |(url, cap): &(String, u32)| Some((Endpoint::parse(url, &Arc::default()).ok()?.url, *cap));
+        Rules {
+            hang_detection: self.hang_detection,
+            slow_start: self.slow_start,
+            max_in_flight: self.max_in_flight.unwrap_or(0),
+            caps: self.worker_caps.iter().filter_map(normal).collect(),
+        }
     }
 
     /// Threads to start: the setting, or one per core.
@@ -189,12 +281,20 @@ mod tests {
             ("max_body_bytes", GatewayConfig { max_body_bytes: 0, ..base() }),
             ("connect_timeout", GatewayConfig { connect_timeout: Duration::ZERO, ..base() }),
             ("first_byte_timeout", GatewayConfig { first_byte_timeout: Some(Duration::ZERO), ..base() }),
+            ("idle_timeout", GatewayConfig { idle_timeout: Some(Duration::ZERO), ..base() }),
+            ("max_in_flight", GatewayConfig { max_in_flight: Some(0), ..base() }),
+            ("worker_caps", GatewayConfig { worker_caps: vec![("http://a".into(), MAX_CAP + 1)], ..base() }),
+            ("worker", GatewayConfig { worker_caps: vec![("a:1".into(), 1)], ..base() }),
+            ("max_queued", GatewayConfig { max_queued: 1_000_001, ..base() }),
+            ("queue_timeout", GatewayConfig { queue_timeout: Duration::ZERO, ..base() }),
+            ("retry_budget", GatewayConfig { retry_budget: f64::NAN, ..base() }),
+            ("slow_start", GatewayConfig { slow_start: Duration::from_secs(601), ..base() }),
             ("probe_interval", GatewayConfig { probe_interval: Duration::from_secs(61), ..base() }),
             ("max_header_bytes", GatewayConfig { max_header_bytes: 1 << 12, ..base() }),
             ("max_headers", GatewayConfig { max_headers: 0, ..base() }),
             ("max_connections_per_client", GatewayConfig { max_connections_per_client: Some(0), ..base() }),
             ("header_timeout", GatewayConfig { header_timeout: Duration::ZERO, ..base() }),
-            ("idle_timeout", GatewayConfig { idle_timeout: Duration::ZERO, ..base() }),
+            ("client_idle_timeout", GatewayConfig { client_idle_timeout: Duration::ZERO, ..base() }),
             ("max_streams", GatewayConfig { max_streams: 0, ..base() }),
         ];
         for (wanted, config) in cases {

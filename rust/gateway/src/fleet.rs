@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use bytes::Bytes;
@@ -16,12 +16,15 @@ use smallvec::SmallVec;
 use trunkline_core::{Millis, Router, WorkerId, WorkerSpec};
 
 use crate::backoff::Backoff;
+use crate::config::{GatewayConfig, MAX_CAP, Rules};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::health::Health;
 use crate::metrics::RequestTable;
 use crate::outbound::Outbound;
 use crate::profile::{self, Profile, Recognised};
+use crate::pulse::{Expectation, Pulse};
+use crate::queue::Queue;
 use crate::sagemaker::{Layout, Pools};
 use crate::upstream::Pool;
 
@@ -48,9 +51,14 @@ pub(crate) struct Worker {
     pub(crate) requests: RequestTable,
     /// Requests booked here and not finished, as this gateway counts them.
     pub(crate) in_flight: AtomicU32,
+    /// Most of them at once; 0 for no cap.
+    pub(crate) cap: u32,
     pub(crate) draining: AtomicBool,
     pub(crate) engine: Recognised,
-    backoff: Backoff,
+    pub(crate) pulse: Pulse,
+    /// When its slow start ends.
+    pub(crate) ramping_until_ms: AtomicU64,
+    pub(crate) backoff: Backoff,
     /// What it serves; `None` while nobody could ask it.
     models: ArcSwapOption<Vec<Model>>,
 }
@@ -59,6 +67,20 @@ impl Worker {
     /// Whether it may get new requests.
     pub(crate) fn is_live(&self) -> bool {
         self.health.is_up() && !self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has no place left beside so many requests.
+    pub(crate) fn is_full(&self, in_flight: u32) -> bool {
+        self.cap > 0 && in_flight >= self.cap
+    }
+
+    /// Takes a place for one request; `false` if all are taken.
+    pub(crate) fn take_place(&self) -> bool {
+        let is_free = !self.is_full(self.in_flight.fetch_add(1, Ordering::SeqCst));
+        if !is_free {
+            self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        }
+        is_free
     }
 
     /// It answered, so it is neither busy nor failing.
@@ -74,6 +96,10 @@ pub(crate) struct Snapshot {
     /// Ascending by id.
     pub(crate) workers: Vec<Arc<Worker>>,
     by_id: Vec<Option<Arc<Worker>>>,
+    /// All of them, for a router that knows workers of others as well.
+    ids: Vec<WorkerId>,
+    /// Whether any worker has a cap.
+    pub(crate) has_caps: bool,
     /// Who serves each model that is listed; `None` if everybody does.
     models: HashMap<String, Option<Vec<WorkerId>>>,
     /// Whether a model that nobody lists is refused here.
@@ -129,7 +155,9 @@ impl Snapshot {
             let entries: Vec<&str> = first_entries.iter().map(|model| model.entry.get()).collect();
             Bytes::from(format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(",")))
         });
-        Self { workers, by_id, models, refuses_unlisted, model_list, pools }
+        let ids = workers.iter().map(|worker| worker.id).collect();
+        let has_caps = workers.iter().any(|worker| worker.cap > 0);
+        Self { workers, by_id, ids, has_caps, models, refuses_unlisted, model_list, pools }
     }
 
     /// The worker with this id.
@@ -145,6 +173,11 @@ impl Snapshot {
             Some(serving) => serving.as_deref(),
             None => self.refuses_unlisted.then_some(&[]),
         }
+    }
+
+    /// All workers.
+    pub(crate) fn ids(&self) -> &[WorkerId] {
+        &self.ids
     }
 
     fn named(&self, url: &str) -> Option<&Arc<Worker>> {
@@ -163,8 +196,18 @@ pub(crate) struct Fleet {
     change: Mutex<()>,
     threads: usize,
     outbound: Arc<Outbound>,
-    /// When the last of all pauses ends: lets requests skip the search for paused workers.
-    paused_until_ms: AtomicU64,
+    started: Instant,
+    pub(crate) rules: Rules,
+    pub(crate) queue: Queue,
+    pub(crate) expectation: Expectation,
+    /// Workers that were silent for longer than normal when somebody looked last, and when that was.
+    pub(crate) doubted: AtomicUsize,
+    pub(crate) looked_ms: AtomicU64,
+    /// When the last of all pauses, and of all slow starts, ends: lets requests skip the search for such workers.
+    pub(crate) paused_until_ms: AtomicU64,
+    pub(crate) ramping_until_ms: AtomicU64,
+    /// Whether the router chose a worker that is not ours.
+    is_shared: AtomicBool,
     /// When all lists of models may be asked for out of turn again.
     next_listing_ms: AtomicU64,
     turn: AtomicUsize,
@@ -172,7 +215,13 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// An empty fleet for a gateway of so many threads that reaches its workers in this way.
-    pub(crate) fn new(router: Arc<Router>, threads: usize, outbound: Arc<Outbound>, layout: Layout) -> Self {
+    pub(crate) fn new(
+        router: Arc<Router>,
+        threads: usize,
+        outbound: Arc<Outbound>,
+        layout: Layout,
+        config: &GatewayConfig,
+    ) -> Self {
         Self {
             router,
             snapshot: ArcSwap::new(Arc::new(Snapshot::new(Vec::new(), &layout))),
@@ -180,10 +229,28 @@ impl Fleet {
             change: Mutex::default(),
             threads,
             outbound,
+            started: Instant::now(),
+            rules: config.rules(),
+            queue: Queue::new(config.max_queued),
+            expectation: Expectation::default(),
+            doubted: AtomicUsize::new(0),
+            looked_ms: AtomicU64::new(0),
             paused_until_ms: AtomicU64::new(0),
             next_listing_ms: AtomicU64::new(0),
+            ramping_until_ms: AtomicU64::new(0),
+            is_shared: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
         }
+    }
+
+    /// Time since the start: the clock of everything that is kept about workers.
+    pub(crate) fn now(&self) -> Millis {
+        Millis(self.started.elapsed().as_millis() as u64)
+    }
+
+    /// When that time is.
+    pub(crate) fn instant(&self, time: Millis) -> Instant {
+        self.started + Duration::from_millis(time.0)
     }
 
     /// The workers now. Lock-free.
@@ -202,16 +269,31 @@ impl Fleet {
         self.snapshot().workers.iter().any(|worker| worker.is_live())
     }
 
+    /// Whether the router has chosen a worker that is not of this fleet, and so must be told who is.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared.load(Ordering::Relaxed)
+    }
+
+    /// The router chose a worker that is not of this fleet.
+    pub(crate) fn found_shared(&self) {
+        self.is_shared.store(true, Ordering::Relaxed);
+    }
+
     /// Adds a worker that may be used at once. The caller starts its probes.
     ///
     /// A worker of this name that the router knows already, with its weight and what it is believed to hold, is taken
-    /// over.
-    pub(crate) fn add(&self, url: &str) -> Result<Arc<Worker>, Error> {
+    /// over. `cap` bounds its requests in flight (0: not at all); `None` takes what the settings say of it.
+    pub(crate) fn add(&self, url: &str, cap: Option<u32>) -> Result<Arc<Worker>, Error> {
         let (url, told) = profile::of_url(url)?;
         let endpoint = Endpoint::parse(url, &self.outbound)?;
         if endpoint.tls_name.is_some() {
             // What is wrong with the certificates is said now rather than by the first request.
             self.outbound.tls()?;
+        }
+        let cap = cap.unwrap_or_else(|| self.rules.cap(&endpoint.url));
+        if cap > MAX_CAP {
+            let allowed = "0 to 1000000";
+            return Err(Error::Config { key: "max_in_flight", value: cap.to_string(), allowed });
         }
         let _guard = self.change.lock();
         if self.snapshot().named(&endpoint.url).is_some() {
@@ -232,8 +314,11 @@ impl Fleet {
             health: Health::default(),
             requests: RequestTable::default(),
             in_flight: AtomicU32::new(0),
+            cap,
             draining: AtomicBool::new(false),
             engine: Recognised::told(told),
+            pulse: Pulse::default(),
+            ramping_until_ms: AtomicU64::new(0),
             backoff: Backoff::default(),
             models: ArcSwapOption::empty(),
         });
@@ -326,19 +411,6 @@ impl Fleet {
         worker.health.suspect();
     }
 
-    /// Workers that should be left alone now. Cost: one load, or O(workers) while there is any.
-    pub(crate) fn paused(&self, snapshot: &Snapshot, now: Millis) -> Ids {
-        if now.0 >= self.paused_until_ms.load(Ordering::Relaxed) {
-            return Ids::new();
-        }
-        snapshot
-            .workers
-            .iter()
-            .filter(|worker| worker.backoff.is_paused(now))
-            .map(|worker| worker.id)
-            .collect()
-    }
-
     /// The live worker with the fewest requests in flight, in turn among equals; for requests without a prompt.
     pub(crate) fn lightest(
         &self,
@@ -368,7 +440,11 @@ impl Fleet {
                 let _ = self.router.reset_worker(worker.id);
             });
         }
-        worker.health.change(true, || self.tell(worker, true));
+        worker.health.change(true, || {
+            self.ramp_up(worker, self.now());
+            self.tell(worker, true);
+        });
+        self.queue.wake();
     }
 
     fn tell(&self, worker: &Worker, healthy: bool) {
@@ -385,9 +461,9 @@ mod tests {
 
     fn fleet(urls: &[&str]) -> Fleet {
         let router = Arc::new(Router::new(RouterConfig::default()).unwrap());
-        let fleet = Fleet::new(router, 1, Arc::default(), Layout::default());
+        let fleet = Fleet::new(router, 1, Arc::default(), Layout::default(), &GatewayConfig::default());
         for url in urls {
-            fleet.add(url).unwrap();
+            fleet.add(url, None).unwrap();
         }
         fleet
     }
@@ -404,14 +480,14 @@ mod tests {
     fn urls_are_normal_and_unique() {
         let fleet = fleet(&["http://a:1"]);
         assert!(matches!(
-            fleet.add("http://a:1/"),
+            fleet.add("http://a:1/", None),
             Err(Error::Router(trunkline_core::Error::DuplicateWorker { .. }))
         ));
         assert!(fleet.find("http://a:1/").is_ok());
         assert!(matches!(fleet.remove("http://b:1"), Err(Error::UnknownWorker { .. })));
         fleet.remove("http://a:1").unwrap();
         assert!(!fleet.is_ready());
-        fleet.add("http://a:1").unwrap();
+        fleet.add("http://a:1", None).unwrap();
         assert!(fleet.is_ready());
     }
 
@@ -420,11 +496,12 @@ mod tests {
         let router = Arc::new(Router::new(RouterConfig::default()).unwrap());
         let id = router.add_worker(WorkerSpec { weight: 3, ..WorkerSpec::new("http://a:1") }).unwrap();
         router.drain_worker(id, true).unwrap();
-        let fleet = Fleet::new(Arc::clone(&router), 1, Arc::default(), Layout::default());
-        assert_eq!(fleet.add("http://a:1/").unwrap().id, id);
+        let config = GatewayConfig::default();
+        let fleet = Fleet::new(Arc::clone(&router), 1, Arc::default(), Layout::default(), &config);
+        assert_eq!(fleet.add("http://a:1/", None).unwrap().id, id);
         let view = &router.workers()[0];
         assert_eq!((view.weight, view.draining, view.healthy), (3, false, true));
-        assert!(fleet.add("http://a:1").is_err(), "but only once");
+        assert!(fleet.add("http://a:1", None).is_err(), "but only once");
     }
 
     #[test]
@@ -467,10 +544,10 @@ mod tests {
             Some([].as_slice()),
             "the first one was told to be vLLM"
         );
-        fleet.add("http://c:1#engine=vllm").unwrap();
+        fleet.add("http://c:1#engine=vllm", None).unwrap();
         assert_eq!(fleet.snapshot().eligible(Some("alias")), None, "who was not asked yet may serve it");
         assert!(fleet.remove("http://c:1#engine=vllm").is_ok());
-        assert!(matches!(fleet.add("http://d:1#engine=x"), Err(Error::Config { key: "worker", .. })));
+        assert!(matches!(fleet.add("http://d:1#engine=x", None), Err(Error::Config { key: "worker", .. })));
     }
 
     #[test]
@@ -491,9 +568,11 @@ mod tests {
     fn pauses_end() {
         let fleet = fleet(&["http://a:1", "http://b:1"]);
         let snapshot = fleet.snapshot();
-        assert!(fleet.paused(&snapshot, Millis(0)).is_empty());
+        let resting = |now| fleet.avoid(&snapshot, Millis(now)).resting;
+        assert!(resting(0).is_empty());
         fleet.busy(&snapshot.workers[1], Millis(100), None);
-        assert_eq!(fleet.paused(&snapshot, Millis(100)).as_slice(), [snapshot.workers[1].id]);
-        assert!(fleet.paused(&snapshot, Millis(350)).is_empty());
+        assert_eq!(resting(100).as_slice(), [snapshot.workers[1].id]);
+        assert_eq!(fleet.avoid(&snapshot, Millis(100)).busy_until, Some(Millis(350)));
+        assert!(resting(350).is_empty());
     }
 }

@@ -7,6 +7,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,6 +36,8 @@ const MAX_SEND_BUFFER_BYTES: usize = 64 << 10;
 /// while its answers still run.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a drain waits for a request that is half sent.
+const DRAIN_GRACE: Duration = Duration::from_millis(500);
 /// Longest wait for an HTTP/2 client to agree that its connection ends, once its streams have.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -47,7 +50,7 @@ pub(crate) async fn converse(client: Counted, accepted: Accepted) {
         Some(config) => Box::pin(secured(shard, TlsAcceptor::from(config), socket)).await,
         None => {
             let mut wire = Wire::Plain(socket);
-            match beginning(shard, shard.shared.config.idle_timeout, first_bytes(&mut wire)).await {
+            match beginning(shard, shard.shared.config.client_idle_timeout, first_bytes(&mut wire)).await {
                 Some(Ok((ahead, true))) => Box::pin(serve_h2(shard, wire, ahead)).await,
                 Some(Ok((ahead, false))) => serve_http1(shard, wire, ahead).await,
                 Some(Err(_)) | None => {}
@@ -102,12 +105,17 @@ async fn serve_http1(shard: &Arc<Shard>, wire: Wire, ahead: Bytes) {
     let patience = Patience::new(config.header_timeout);
     let stream = Heard::new(wire, ahead, &patience);
     let mut server = http1::Builder::new();
-    server.timer(patience).header_read_timeout(config.idle_timeout).max_buf_size(config.max_header_bytes);
+    server
+        .timer(patience)
+        .header_read_timeout(config.client_idle_timeout)
+        .max_buf_size(config.max_header_bytes);
     // Told a number, hyper makes room for it at each request, which costs a few per cent of one.
     if config.max_headers != HYPER_MAX_HEADERS {
         server.max_headers(config.max_headers);
     }
-    let service = service_fn(|request| proxy::serve(Arc::clone(shard), request));
+    // Whether its first request, or the body of its last one, has yet to arrive.
+    let is_reading = Arc::new(AtomicBool::new(true));
+    let service = service_fn(|request| proxy::serve(Arc::clone(shard), request, Arc::clone(&is_reading)));
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     let mut phase = shard.shared.subscribe();
     tokio::select! {
@@ -116,7 +124,11 @@ async fn serve_http1(shard: &Arc<Shard>, wire: Wire, ahead: Bytes) {
         _ = &mut connection => return,
         () = reached(Phase::Draining, &mut phase) => connection.as_mut().graceful_shutdown(),
     }
-    let _ = connection.await;
+    // Idle connections end here by themselves. One that is still sending its request after a moment is cut: only who
+    // has asked is owed an answer.
+    if timeout(DRAIN_GRACE, connection.as_mut()).await.is_err() && !is_reading.load(Ordering::Relaxed) {
+        let _ = connection.await;
+    }
 }
 
 async fn serve_h2(shard: &Arc<Shard>, wire: Wire, ahead: Bytes) {
@@ -133,11 +145,12 @@ async fn serve_h2(shard: &Arc<Shard>, wire: Wire, ahead: Bytes) {
     let stream = Heard::new(wire, ahead, &Patience::new(config.header_timeout));
     let service = {
         let shard = Arc::clone(shard);
-        service_fn(move |request| proxy::serve(Arc::clone(&shard), request))
+        // How far a stream is matters to itself alone.
+        service_fn(move |request| proxy::serve(Arc::clone(&shard), request, Arc::default()))
     };
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     let mut phase = shard.shared.subscribe();
-    let mut look = tokio::time::interval(config.idle_timeout / 2);
+    let mut look = tokio::time::interval(config.client_idle_timeout / 2);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut idle_looks = 0;
     loop {
@@ -167,14 +180,14 @@ struct Streams(Arc<Ran>);
 struct Ran {
     /// Each running stream holds one more.
     running: Arc<()>,
-    some: std::sync::atomic::AtomicBool,
+    some: AtomicBool,
 }
 
 impl Streams {
     /// Whether a stream runs, or has since the last call.
     fn take_was_busy(&self) -> bool {
         let is_busy = Arc::strong_count(&self.0.running) > 1;
-        self.0.some.swap(false, std::sync::atomic::Ordering::Relaxed) || is_busy
+        self.0.some.swap(false, Ordering::Relaxed) || is_busy
     }
 }
 
@@ -184,7 +197,7 @@ where
     F::Output: Send,
 {
     fn execute(&self, stream: F) {
-        self.0.some.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.0.some.store(true, Ordering::Relaxed);
         let running = Arc::clone(&self.0.running);
         tokio::spawn(async move {
             let _ = stream.await;

@@ -13,15 +13,16 @@
 //! | `front`, `patience`, `clients`, `wire`, `tls` | a client's connection: TLS, HTTP/1.1 or HTTP/2, how long it may idle |
 //! | `edge`, `reload`, `keys`, `rate`, `digest` | who may call, how much, and what can be replaced meanwhile |
 //! | `intake` | heads that are refused or put right before anything else |
-//! | `proxy`, `place` | one request's life, and the choice of its worker |
+//! | `proxy`, `collect`, `place` | one request's life, its body, and the choice of its worker |
 //! | `prompt`, `json`, `path` | what a body and a path say |
 //! | `sagemaker` | SageMaker's paths, headers, variants and event streams |
 //! | `fleet`, `endpoint` | who the workers are and what they serve |
-//! | `health`, `probe`, `profile`, `backoff` | which of them get requests |
+//! | `health`, `probe`, `profile`, `backoff`, `pulse`, `avoid` | which of them get requests |
+//! | `queue`, `budget` | when all are busy, and how often a request may be sent again |
 //! | `upstream`, `link`, `outbound` | connections to them, and how those fail |
-//! | `booking`, `body`, `usage` | the answer on its way, and the books |
+//! | `booking`, `body`, `idle`, `usage` | the answer on its way, and the books |
 //! | `answer`, `headers` | what we say ourselves, and what stops here |
-//! | `metrics`, `edge_metrics`, `admin` | what operators see and change |
+//! | `metrics`, `edge_metrics`, `admin`, `problem` | what operators see and change |
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -42,10 +43,13 @@
 
 mod admin;
 mod answer;
+mod avoid;
 mod backoff;
 mod body;
 mod booking;
+mod budget;
 mod clients;
+mod collect;
 mod config;
 mod digest;
 mod edge;
@@ -58,6 +62,7 @@ mod front;
 pub mod fuzzing;
 mod headers;
 mod health;
+mod idle;
 mod intake;
 mod json;
 mod keys;
@@ -69,9 +74,12 @@ mod path;
 mod patience;
 mod place;
 mod probe;
+mod problem;
 mod profile;
 mod prompt;
 mod proxy;
+mod pulse;
+mod queue;
 mod rate;
 mod reload;
 mod sagemaker;

@@ -24,6 +24,7 @@ use crate::edge::Edge;
 use crate::edge_metrics::EdgeMetrics;
 use crate::fleet::Fleet;
 use crate::path::PathClass;
+use crate::pulse::Standing;
 
 /// Status codes with a label of their own, and the rest by their hundred.
 const CODES: [&str; 20] = [
@@ -112,6 +113,12 @@ pub(crate) struct Metrics {
     pub(crate) client_disconnects: Counter,
     /// Answers that a worker cut after their first byte.
     pub(crate) cut_answers: Counter,
+    /// Requests that were not sent again because the retry budget was used up.
+    pub(crate) retries_denied: Counter,
+    /// Requests that were turned away because the queue was full, and because their time in it was over.
+    pub(crate) queue_full: Counter,
+    pub(crate) queue_timeouts: Counter,
+    queue_time: Histogram,
     ttft: Histogram,
     pub(crate) edge: EdgeMetrics,
 }
@@ -153,9 +160,30 @@ impl Metrics {
             "Answers that a worker cut after their first byte",
             cut_answers.clone(),
         );
-        let ttft = Histogram::new([
-            0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-        ]);
+        let retries_denied = Counter::default();
+        registry.register(
+            "retries_denied",
+            "Requests that were not sent again because the retry budget was used up",
+            retries_denied.clone(),
+        );
+        let (refusals_family, refusals) = family("reason", &["full", "timeout"]);
+        registry.register(
+            "queue_refusals",
+            "Requests turned away because the queue was full or their time in it was over",
+            refusals_family,
+        );
+        let [queue_full, queue_timeouts] = refusals.try_into().expect("one counter per reason");
+        let times = || {
+            Histogram::new([
+                0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+            ])
+        };
+        let (queue_time, ttft) = (times(), times());
+        registry.register(
+            "queue_seconds",
+            "Time that requests waited because all workers were busy, those that did",
+            queue_time.clone(),
+        );
         registry.register(
             "ttft_seconds",
             "Time from a request to the first token of its answer",
@@ -171,6 +199,10 @@ impl Metrics {
             own_answers,
             client_disconnects,
             cut_answers,
+            retries_denied,
+            queue_full,
+            queue_timeouts,
+            queue_time,
             ttft,
         }
     }
@@ -191,6 +223,11 @@ impl Metrics {
         self.ttft.observe(after.as_secs_f64());
     }
 
+    /// Notes how long a request was queued.
+    pub(crate) fn queued(&self, for_time: Duration) {
+        self.queue_time.observe(for_time.as_secs_f64());
+    }
+
     /// All figures in the OpenMetrics text format. Cost: O(workers).
     pub(crate) fn render(&self) -> String {
         let mut page = String::with_capacity(16 << 10);
@@ -209,6 +246,7 @@ struct PerWorker {
 impl Collector for PerWorker {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         let snapshot = self.fleet.snapshot();
+        self.fleet.look(&snapshot, self.fleet.now());
         let mut requests = out.encode_descriptor(
             "requests",
             "Requests answered, by worker, path and status",
@@ -238,6 +276,11 @@ impl Collector for PerWorker {
             worker.in_flight.load(Ordering::Relaxed).into()
         })?;
         gauge("worker_up", "Whether the worker is in rotation", &|worker| worker.is_live().into())?;
+        gauge(
+            "worker_suspect",
+            "Whether requests wait at the worker and no byte comes: it hangs",
+            &|worker| (worker.pulse.standing() == Standing::Silent).into(),
+        )?;
 
         let views = self.fleet.router.workers();
         let mut counter = |name: &str, help: &str, of: fn(&WorkerView) -> u64| -> fmt::Result {
@@ -263,6 +306,7 @@ impl Collector for PerWorker {
         for (name, help, value) in [
             ("index_bytes", "Memory of the prefix index", stats.index_bytes),
             ("index_blocks", "Blocks in the prefix index", stats.index_blocks),
+            ("queue_length", "Requests that wait because all workers are busy", self.fleet.queue.len()),
         ] {
             let metric = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(metric)?;
@@ -293,8 +337,9 @@ mod tests {
             1,
             Arc::default(),
             Layout::default(),
+            &crate::config::GatewayConfig::default(),
         ));
-        let worker = fleet.add("http://a:1").unwrap();
+        let worker = fleet.add("http://a:1", None).unwrap();
         let metrics = Metrics::new(Arc::clone(&fleet), Arc::new(Edge::new(Arc::default())));
         worker.requests.count(PathClass::Chat, 200);
         metrics.own_answers.count(PathClass::Other, 413);
@@ -316,6 +361,10 @@ mod tests {
             r#"trunkline_cached_tokens_total{worker="http://a:1"} 0"#,
             "trunkline_client_disconnects_total 0",
             "trunkline_index_blocks 0",
+            "trunkline_queue_length 0",
+            r#"trunkline_queue_refusals_total{reason="full"} 0"#,
+            "trunkline_retries_denied_total 0",
+            r#"trunkline_worker_suspect{worker="http://a:1"} 0"#,
         ] {
             assert!(page.lines().any(|other| other == line), "{line} not in\n{page}");
         }

@@ -10,20 +10,22 @@ mod deliver;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Version};
-use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
 use crate::answer::{self, RETRY_AFTER_S, Refusal};
 use crate::body::{AnswerBody, Relay, RelayParts};
 use crate::booking::Booking;
+use crate::collect::collect;
 use crate::endpoint::MAX_TARGET_BYTES;
 use crate::fleet::{Ids, Worker};
 use crate::headers;
@@ -31,25 +33,23 @@ use crate::intake;
 use crate::keys::{Admitted, Key};
 use crate::metrics::{CLIENT_CLOSED, Cause};
 use crate::path::PathClass;
-use crate::place::{Choice, Placing};
+use crate::place::{Choice, Placing, may_retry};
 use crate::prompt::Located;
+use crate::pulse::Kind;
 use crate::sagemaker::{self, EventStream, Invocation, RuntimePath};
 use crate::server::Shard;
 use crate::upstream::{self, Fault, FaultKind, Lease};
 
 /// Attempts that may end in a fault: the first and two further workers.
 const MAX_FAULTS: u32 = 3;
-/// Attempts that may end in "busy".
+/// Attempts that may end in "busy" before the request waits.
 const MAX_BUSY: u32 = 4;
-/// Longest pause between two pieces of a request's body.
-const BODY_PAUSE: Duration = Duration::from_secs(60);
-/// Room made for a body before its bytes arrive; larger ones grow.
-const BODY_ROOM: usize = 1 << 20;
 
-/// Answers one request. Never fails: faults become answers.
+/// Answers one request. Never fails: faults become answers. `is_reading` is set while its body has yet to arrive.
 pub(crate) async fn serve(
     shard: Arc<Shard>,
     request: Request<Incoming>,
+    is_reading: Arc<AtomicBool>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let since = Instant::now();
     let (mut parts, incoming) = request.into_parts();
@@ -87,7 +87,11 @@ pub(crate) async fn serve(
     {
         return own(answer::json(StatusCode::OK, list));
     }
-    let body = match collect(incoming, &parts.headers, shard.shared.config.max_body_bytes).await {
+    is_reading.store(true, Ordering::Relaxed);
+    let body = collect(incoming, &parts.headers, shard.shared.config.max_body_bytes).await;
+    // What is refused unread is owed no more than the refusal.
+    is_reading.store(body.is_err(), Ordering::Relaxed);
+    let body = match body {
         Ok(body) => body,
         Err(refusal) => return own(refused(&refusal)),
     };
@@ -100,35 +104,6 @@ pub(crate) async fn serve(
     let call =
         Call::new(shard, parts.method, target, path, class, parts.headers, body, since, invocation, admitted);
     Ok(call.answer().await)
-}
-
-/// Reads a whole body. A body that arrives in one piece is not copied.
-async fn collect(mut incoming: Incoming, headers: &HeaderMap, max_bytes: usize) -> Result<Bytes, Refusal> {
-    let declared =
-        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
-    if declared > max_bytes {
-        return Err(Refusal::LargeBody { max_bytes });
-    }
-    let (mut only, mut all) = (Bytes::new(), BytesMut::new());
-    while !incoming.is_end_stream() {
-        let frame =
-            tokio::time::timeout(BODY_PAUSE, incoming.frame()).await.map_err(|_| Refusal::SlowBody)?;
-        let Some(frame) = frame else { break };
-        let Ok(data) = frame.map_err(|_| Refusal::BrokenBody)?.into_data() else { continue };
-        if only.len() + all.len() + data.len() > max_bytes {
-            return Err(Refusal::LargeBody { max_bytes });
-        }
-        if all.is_empty() {
-            if only.is_empty() {
-                only = data;
-                continue;
-            }
-            all.reserve(declared.min(BODY_ROOM).max(only.len() + data.len()));
-            all.extend_from_slice(&std::mem::take(&mut only));
-        }
-        all.extend_from_slice(&data);
-    }
-    Ok(if all.is_empty() { only } else { all.freeze() })
 }
 
 /// A request that was read, and what has become of it.
@@ -147,9 +122,20 @@ struct Call {
     invocation: Option<Box<Invocation>>,
     /// The API key that it came with.
     key: Option<Arc<Key>>,
-    /// Workers that were asked.
-    tried: Ids,
+    /// Workers that failed it, and must not be asked again.
+    failed: Ids,
+    /// Workers that said they are busy.
+    refused: Ids,
+    queued_since: Option<Instant>,
     answered: bool,
+}
+
+/// Why a request is to be sent once more.
+#[derive(Debug, Clone, Copy)]
+struct Again {
+    cause: Cause,
+    /// The attempt before reached no worker, so this one is no work done twice.
+    is_free: bool,
 }
 
 /// The beginning of a worker's answer.
@@ -210,7 +196,9 @@ impl Call {
             since,
             invocation,
             key: admitted.map(|admitted| admitted.key),
-            tried: Ids::new(),
+            failed: Ids::new(),
+            refused: Ids::new(),
+            queued_since: None,
             answered: false,
         }
     }
@@ -228,39 +216,63 @@ impl Call {
     /// Sends it until a worker's answer is to be passed on, or nobody is left.
     async fn answer(mut self) -> Response<AnswerBody> {
         let shared = Arc::clone(&self.shard.shared);
+        shared.retries.request(shared.now());
         let (mut faults, mut busy) = (0, 0);
         let mut last: Option<(Begun, Arc<Worker>, Option<HeaderValue>)> = None;
         let mut refusal = Refusal::NoWorker;
-        let mut cause = None;
-        while faults < MAX_FAULTS && busy < MAX_BUSY {
-            let Some(Choice { booking, annotation }) = self.choose() else { break };
-            if let Some(cause) = cause {
+        let mut again: Option<Again> = None;
+        while faults < MAX_FAULTS {
+            let mut must_wait = false;
+            if let Some(Again { cause, is_free }) = again {
+                let is_busy = cause == Cause::Busy;
+                let is_enough = (is_busy && busy >= MAX_BUSY) || !(is_free || may_retry(&shared));
+                // Who was refused for want of room may wait for it, at nobody's expense.
+                must_wait = is_enough && is_busy && shared.fleet.queue.is_on();
+                if is_enough && !must_wait {
+                    break;
+                }
+            }
+            let placed = self.place(must_wait).await;
+            let Choice { mut booking, kind, annotation } = match placed {
+                Ok(choice) => choice,
+                // What went wrong before says more than that nobody else is there.
+                Err(Refusal::NoWorker) => break,
+                Err(why) => {
+                    refusal = why;
+                    break;
+                }
+            };
+            if let Some(Again { cause, .. }) = again {
                 shared.metrics.retried(cause);
             }
             let worker = Arc::clone(&booking.worker);
-            self.tried.push(worker.id);
-            match self.send(&worker).await {
+            match self.send(&booking, kind).await {
                 Ok(begun) => {
                     let verdict = self.judge(&begun, &worker);
                     if verdict == Verdict::Final || !self.is_repeatable() {
+                        booking.served();
                         return self.deliver(begun, &worker, annotation, Some(booking)).await;
                     }
                     // Its books are closed here; its answer is kept in case that nobody does better.
                     drop(booking);
-                    last = Some((begun, worker, annotation));
-                    if verdict == Verdict::Busy {
+                    let cause = if verdict == Verdict::Busy {
                         busy += 1;
-                        cause = Some(Cause::Busy);
+                        self.refused.push(worker.id);
+                        Cause::Busy
                     } else {
                         faults += 1;
-                        cause = Some(Cause::Error);
-                    }
+                        self.failed.push(worker.id);
+                        Cause::Error
+                    };
+                    last = Some((begun, worker, annotation));
+                    again = Some(Again { cause, is_free: false });
                 }
                 Err(fault) => {
                     drop(booking);
                     self.note(&fault, &worker);
                     faults += 1;
-                    cause = Some(fault.kind.cause());
+                    self.failed.push(worker.id);
+                    again = Some(Again { cause: fault.kind.cause(), is_free: fault.unsent });
                     refusal = Refusal::Failed(fault.kind);
                     if !fault.unsent && !self.is_repeatable() {
                         break;
@@ -271,9 +283,6 @@ impl Call {
         match last {
             Some((begun, worker, annotation)) => self.deliver(begun, &worker, annotation, None).await,
             None => {
-                if self.tried.is_empty() {
-                    refusal = self.placing().refusal();
-                }
                 self.answered = true;
                 let answer = if self.is_invoke() { sagemaker::answer(&refusal) } else { refusal.answer() };
                 shared.metrics.own_answers.count(self.class, answer.status().as_u16());
@@ -282,13 +291,8 @@ impl Call {
         }
     }
 
-    /// Chooses a worker that was not tried and books the request there.
-    fn choose(&self) -> Option<Choice> {
-        self.placing().choose()
-    }
-
-    /// What is known for the choice of a worker.
-    fn placing(&self) -> Placing<'_> {
+    /// Chooses a worker that has not failed it and books the request there, when one has room.
+    async fn place(&mut self, must_wait: bool) -> Result<Choice, Refusal> {
         let mut located = if self.is_generation() { Located::read(self.class, &self.body) } else { None };
         let invocation = self.invocation.as_deref();
         if invocation.is_some_and(Invocation::hashes_any_body)
@@ -300,14 +304,18 @@ impl Call {
         if let (Some(located), Some(model)) = (&mut located, model) {
             located.model = Some(Cow::Borrowed(model));
         }
-        Placing {
+        let mut placing = Placing {
             shared: &self.shard.shared,
             located,
             tenant: invocation.and_then(|invocation| Some(invocation.tenant.as_ref()?.as_bytes())),
             scope: invocation.and_then(|invocation| invocation.scope.as_ref()),
             key: self.key.as_ref(),
-            tried: &self.tried,
-        }
+            failed: &self.failed,
+            refused: &self.refused,
+            since: self.since,
+            queued_since: &mut self.queued_since,
+        };
+        placing.place(must_wait).await
     }
 
     /// Whether errors are to be SageMaker's.
@@ -315,17 +323,22 @@ impl Call {
         self.invocation.as_deref().is_some_and(Invocation::is_invoke)
     }
 
-    /// Sends it to `worker` and waits until its answer has begun.
-    async fn send(&self, worker: &Arc<Worker>) -> Result<Begun, Fault> {
+    /// Sends it to where it is booked and waits until its answer has begun; `kind` if that is a generation's.
+    async fn send(&self, booking: &Booking, kind: Option<Kind>) -> Result<Begun, Fault> {
+        let (worker, shared) = (&booking.worker, &self.shard.shared);
+        let wait = kind.map(|kind| {
+            worker.pulse.wait(&shared.fleet.expectation, kind, booking.uncached_tokens(), shared.now())
+        });
         // A pooled connection may be dying just now. Requests that must not be sent twice do not take that risk.
-        let attempt = self.attempt(worker, self.is_repeatable()).await;
-        match attempt {
-            Err(fault) if fault.is_stale => {
-                self.shard.shared.metrics.retried(Cause::Stale);
-                self.attempt(worker, false).await
-            }
-            other => other,
+        let mut begun = self.attempt(worker, self.is_repeatable()).await;
+        if matches!(&begun, Err(fault) if fault.is_stale) {
+            shared.metrics.retried(Cause::Stale);
+            begun = self.attempt(worker, false).await;
         }
+        if let (Some(wait), Ok(begun)) = (wait, &begun) {
+            wait.answered(begun.parts.status == StatusCode::OK);
+        }
+        begun
     }
 
     async fn attempt(&self, worker: &Arc<Worker>, may_reuse: bool) -> Result<Begun, Fault> {
@@ -339,25 +352,23 @@ impl Call {
             request.headers_mut().insert(header::AUTHORIZATION, HeaderValue::clone(&token));
         }
         let config = &self.shard.shared.config;
-        let begun = async {
+        let mut begun = pin!(async {
             let exchange =
                 upstream::exchange(worker, self.shard.number, request, config.connect_timeout, may_reuse)
                     .await?;
             self.begin(exchange, worker).await
-        };
-        let begun = async {
-            tokio::select! {
-                biased;
-                begun = begun => begun,
-                () = worker.health.gone() => Err(Fault::after_sending(FaultKind::Gone)),
+        });
+        let is_late = async {
+            match config.first_byte_timeout {
+                None => std::future::pending().await,
+                Some(limit) => tokio::time::sleep(limit).await,
             }
         };
-        match config.first_byte_timeout {
-            None => begun.await,
-            Some(limit) => match tokio::time::timeout(limit, begun).await {
-                Ok(begun) => begun,
-                Err(_) => Err(Fault::after_sending(FaultKind::FirstByteTimeout)),
-            },
+        tokio::select! {
+            biased;
+            begun = &mut begun => begun,
+            () = worker.health.gone() => Err(Fault::after_sending(FaultKind::Gone)),
+            () = is_late => Err(Fault::after_sending(FaultKind::FirstByteTimeout)),
         }
     }
 
@@ -365,6 +376,10 @@ impl Call {
     async fn begin(&self, exchange: upstream::Exchange, worker: &Worker) -> Result<Begun, Fault> {
         let upstream::Exchange { answer, lease } = exchange;
         let (parts, mut incoming) = answer.into_parts();
+        // Nobody asked to switch to another protocol.
+        if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Fault::after_sending(FaultKind::Malformed));
+        }
         let mut first = None;
         let tells = parts.status == StatusCode::OK || worker.engine.get().may_say_draining(parts.status);
         if self.is_generation() && tells {

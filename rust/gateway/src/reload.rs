@@ -46,12 +46,15 @@ impl Shared {
         let needs_tls = wanted.iter().any(|(endpoint, _)| endpoint.tls_name.is_some());
         let loaded = self.edge.load(files, needs_tls)?;
 
+        let is_start = self.fleet.snapshot().workers.is_empty();
         let mut done = Reloaded::default();
         for (endpoint, spelled) in &wanted {
             if self.fleet.find(&endpoint.url).is_ok() {
                 continue;
             }
-            if let Err(error) = self.add_worker(spelled) {
+            let added =
+                if is_start { self.add_worker(spelled, None) } else { self.join_fleet(spelled, None) };
+            if let Err(error) = added {
                 for url in &done.added {
                     // An error means that somebody else has removed it already.
                     let _ = self.fleet.remove(url);

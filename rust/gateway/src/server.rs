@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 use trunkline_core::{Millis, Router};
 
 use crate::admin;
+use crate::budget::RetryBudget;
 use crate::clients::{Clients, Seat};
 use crate::config::GatewayConfig;
 use crate::edge::Edge;
@@ -58,7 +59,7 @@ pub(crate) struct Shared {
     clients: Option<Arc<Clients>>,
     /// The workers that the configuration names. Held while another one is put in force.
     pub(crate) configured: Mutex<Vec<String>>,
-    started: Instant,
+    pub(crate) retries: RetryBudget,
     phase: watch::Sender<Phase>,
     gate: Gate,
     /// Where probes run.
@@ -68,7 +69,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Time since the start.
     pub(crate) fn now(&self) -> Millis {
-        Millis(self.started.elapsed().as_millis() as u64)
+        self.fleet.now()
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -85,14 +86,22 @@ impl Shared {
         self.phase() == Phase::Serving && self.fleet.is_ready()
     }
 
-    /// Adds a worker and begins to probe it.
-    pub(crate) fn add_worker(&self, url: &str) -> Result<Arc<Worker>, Error> {
-        let worker = self.fleet.add(url)?;
+    /// Adds a worker and begins to probe it. `cap` bounds its requests in flight, instead of what the settings say.
+    pub(crate) fn add_worker(&self, url: &str, cap: Option<u32>) -> Result<Arc<Worker>, Error> {
+        let worker = self.fleet.add(url, cap)?;
         self.control.spawn(health::watch(
             Arc::clone(&self.fleet),
             Arc::clone(&worker),
             self.config.probe_interval,
         ));
+        Ok(worker)
+    }
+
+    /// The same in a running gateway, with a slow start.
+    pub(crate) fn join_fleet(&self, url: &str, cap: Option<u32>) -> Result<Arc<Worker>, Error> {
+        let worker = self.add_worker(url, cap)?;
+        self.fleet.ramp_up(&worker, self.now());
+        self.fleet.queue.wake();
         Ok(worker)
     }
 }
@@ -104,10 +113,13 @@ struct Gate {
     changed: Condvar,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct GateState {
     is_listening: bool,
     connections: usize,
+    is_closed: bool,
+    /// Whether connections were open when it was closed.
+    was_cut: bool,
 }
 
 impl Gate {
@@ -166,7 +178,7 @@ impl Drop for Counted {
 #[derive(Debug)]
 pub struct Gateway {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     local: Listen,
     admin_addr: Option<SocketAddr>,
 }
@@ -176,8 +188,8 @@ impl Gateway {
     /// `unix:/path[:/prefix]`).
     ///
     /// Returns as soon as clients can connect: a worker is used before its first probe. Workers are named by their
-    /// URLs in `router`; one that it knows already is taken over with what it is believed to hold. All workers of the
-    /// router must be the gateway's: a request that it places elsewhere is refused.
+    /// URLs in `router`; one that it knows already is taken over with what it is believed to hold. The
+    /// router may know workers of others as well; requests are placed among the gateway's own.
     ///
     /// # Errors
     /// [`Error::Config`] for a setting or a URL out of range, [`Error::File`] for a certificate, key or token that cannot
@@ -201,8 +213,9 @@ impl Gateway {
         };
 
         let layout = Layout::new(&config.endpoints)?;
-        let fleet = Arc::new(Fleet::new(router, thread_count, Arc::clone(&edge.outbound), layout));
+        let fleet = Arc::new(Fleet::new(router, thread_count, Arc::clone(&edge.outbound), layout, &config));
         let shared = Arc::new(Shared {
+            retries: RetryBudget::new(config.retry_budget),
             metrics: Metrics::new(Arc::clone(&fleet), Arc::clone(&edge)),
             clients: config.max_connections_per_client.map(|limit| Arc::new(Clients::new(limit))),
             config,
@@ -210,10 +223,9 @@ impl Gateway {
             fleet,
             configured: Mutex::default(),
             sessions: Sessions::default(),
-            started: Instant::now(),
             phase: watch::Sender::new(Phase::Serving),
             gate: Gate {
-                state: Mutex::new(GateState { is_listening: true, connections: 0 }),
+                state: Mutex::new(GateState { is_listening: true, ..GateState::default() }),
                 changed: Condvar::new(),
             },
             control: control.handle().clone(),
@@ -221,7 +233,7 @@ impl Gateway {
         shared.reload(&shared.config.files, worker_urls)?;
         for url in shared.fleet.layout.urls() {
             if shared.fleet.find(url).is_err() {
-                shared.add_worker(url)?;
+                shared.add_worker(url, None)?;
             }
         }
         let (shards, inboxes): (Vec<_>, Vec<_>) = (0..thread_count)
@@ -234,7 +246,8 @@ impl Gateway {
             .unzip();
         runtimes[0].spawn(accept(listener, shards.clone()));
 
-        let mut gateway = Self { shared: Arc::clone(&shared), threads: Vec::new(), local, admin_addr };
+        let threads = Mutex::default();
+        let gateway = Self { shared: Arc::clone(&shared), threads, local, admin_addr };
         for ((shard, arrivals), runtime) in shards.into_iter().zip(inboxes).zip(runtimes) {
             let name = format!("trunkline-{}", shard.number);
             gateway.spawn(name, runtime, carry(shard, arrivals))?;
@@ -245,7 +258,7 @@ impl Gateway {
 
     /// Runs `task` to its end on a new thread.
     fn spawn(
-        &mut self,
+        &self,
         name: String,
         runtime: Runtime,
         task: impl Future<Output = ()> + Send + 'static,
@@ -257,7 +270,7 @@ impl Gateway {
         };
         let thread =
             std::thread::Builder::new().name(name).spawn(run).map_err(|source| Error::Thread { source })?;
-        self.threads.push(thread);
+        self.threads.lock().push(thread);
         Ok(())
     }
 
@@ -287,7 +300,7 @@ impl Gateway {
     /// # Errors
     /// [`Error::Config`] for what is no worker's URL, [`Error::Router`] if it is in the fleet already.
     pub fn add_worker(&self, url: &str) -> Result<(), Error> {
-        self.shared.add_worker(url).map(drop)
+        self.shared.join_fleet(url, None).map(drop)
     }
 
     /// Removes a worker. What runs there finishes.
@@ -322,25 +335,35 @@ impl Gateway {
     }
 
     /// Waits until the last connection of a drained gateway has ended, its last byte written. `false` after
-    /// `timeout`.
+    /// `timeout`, and when the gateway is closed meanwhile with connections open.
     #[must_use]
     pub fn wait_drained(&self, timeout: Duration) -> bool {
-        self.shared.gate.wait(timeout, |state| !state.is_listening && state.connections == 0)
+        let gate = &self.shared.gate;
+        let is_drained = |state: &GateState| !state.is_listening && state.connections == 0;
+        gate.wait(timeout, |state| state.is_closed || is_drained(state));
+        let state = gate.state.lock();
+        !state.was_cut && is_drained(&state)
     }
 
-    /// Stops at once: connections are cut, threads end.
-    pub fn close(self) {
-        drop(self);
+    /// Stops at once: connections are cut, threads end, and who waits in [`wait_drained`](Self::wait_drained) is let go.
+    /// The second time is a no-op.
+    pub fn close(&self) {
+        self.shared.gate.change(|state| {
+            state.was_cut |= !state.is_closed && state.connections > 0;
+            state.is_closed = true;
+        });
+        self.shared.phase.send_replace(Phase::Closed);
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            // A thread that panicked has said so on stderr; there is nobody to tell here.
+            let _ = thread.join();
+        }
     }
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.shared.phase.send_replace(Phase::Closed);
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so on stderr; there is nobody to tell here.
-            let _ = thread.join();
-        }
+        self.close();
     }
 }
 

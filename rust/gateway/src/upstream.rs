@@ -152,6 +152,11 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// The worker at its other end.
+    pub(crate) fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
     /// Gives the connection back for the next request; its answer was read to the end.
     pub(crate) fn give_back(mut self) {
         let Some(Connection { sender, stream: None }) = self.connection.take() else { return };

@@ -205,6 +205,14 @@ fn posts_that_may_change_something_are_sent_once() {
 }
 
 #[test]
+fn an_answer_that_nobody_asked_for_is_a_fault() {
+    survives("101", |_, peer| {
+        peer.send("HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n");
+        peer.wait_for_leave()
+    });
+}
+
+#[test]
 fn safe_methods_are_tried_elsewhere() {
     let (victim, other) = (FakeWorker::start(), FakeWorker::start());
     victim.behave(|_, _| Then::Close);
@@ -221,7 +229,7 @@ fn all_busy_is_passed_on_and_says_when_to_return() {
     let (one, two) = (FakeWorker::start(), FakeWorker::start());
     one.answer_with(answer("503 Service Unavailable", "application/json", "{}"));
     two.answer_with(answer("503 Service Unavailable", "application/json", "{}"));
-    let front = Front::start(&[&one, &two]);
+    let front = Front::with(Policy::RoundRobin, &[&one, &two], |config| config.max_queued = 0);
     let reply = front.chat("x");
     assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1".into())));
     assert_eq!((one.seen().len(), two.seen().len()), (1, 1));

@@ -4,10 +4,11 @@ mod support;
 
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use support::{DEADLINE, FakeWorker, Front, STREAM_HEAD, Then, answer, chat, ok, request, wait_until};
-use trunkline_core::{Policy, Router, RouterConfig};
+use trunkline_core::{Policy, Router, RouterConfig, WorkerSpec};
 use trunkline_gateway::{Error, Gateway, GatewayConfig, Listen};
 
 #[test]
@@ -212,7 +213,15 @@ fn the_admin_api_explains_and_shows_its_state() {
     assert_eq!((state["policy"].as_str(), state["ready"].as_bool()), (Some("kv_aware"), Some(true)));
     assert_eq!(state["workers"].as_array().unwrap().len(), 2);
     assert!(state["router"]["index_blocks"].as_u64().unwrap() > 0);
-    assert_eq!(front.admin("GET", "/nope", "").status, 404);
+    for (method, path, status) in
+        [("GET", "/nope", 404), ("PUT", "/admin/workers", 405), ("POST", "/metrics", 405)]
+    {
+        let reply = front.admin(method, path, "");
+        assert_eq!((reply.status, reply.json()["status"].as_u64()), (status, Some(status.into())));
+        assert_eq!(reply.header("content-type").as_deref(), Some("application/problem+json"));
+        let allowed = reply.json()["allowed"].to_string();
+        assert!(allowed.contains("GET /metrics") && allowed.contains("DELETE /admin/workers"), "{allowed}");
+    }
     let theirs = front.ask(request("GET", "/metrics", "", b""));
     assert!(theirs.header("x-trunkline-worker").is_some(), "ours are on the admin port");
 }
@@ -250,6 +259,68 @@ fn a_drained_gateway_finishes_what_runs() {
     assert!(front.gateway.wait_drained(DEADLINE));
     front.assert_nothing_in_flight();
     front.gateway.close();
+}
+
+#[test]
+fn requests_that_are_still_on_their_way_do_not_hold_up_a_drain() {
+    let worker = FakeWorker::start();
+    let front = Front::start(&[&worker]);
+    let half = request("POST", "/v1/chat/completions", "", &chat("x"));
+    let (mut no_head, mut no_body, mut second) = (front.client(), front.client(), front.client());
+    no_head.send(&half[..20]);
+    no_body.send(&half[..half.len() - 3]);
+    second.send(&half);
+    assert_eq!(second.reply().unwrap().status, 200);
+    second.send(&half[..20]);
+    let mut late = front.client();
+    let asks = request("POST", "/v1/chat/completions", "expect: 100-continue\r\n", &chat("x"));
+    let head = asks.len() - chat("x").len();
+    late.send(&asks[..head]);
+    assert_eq!(late.head().unwrap().status, 100, "its head has arrived");
+    front.gateway.drain();
+    // What arrives within the grace is answered.
+    late.send(&asks[head..]);
+    assert_eq!(late.reply().unwrap().status, 200);
+    let start = Instant::now();
+    assert!(front.gateway.wait_drained(DEADLINE));
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    for mut client in [no_head, no_body, second] {
+        assert!(client.reply().is_none());
+    }
+}
+
+#[test]
+fn closing_does_not_wait_for_who_waits_for_the_drain() {
+    let worker = FakeWorker::start();
+    worker.behave(|_, peer| peer.wait_for_leave());
+    let front = Front::start(&[&worker]);
+    let mut client = front.client();
+    client.send(request("POST", "/v1/chat/completions", "", &chat("x")));
+    wait_until("it runs", || worker.seen().len() == 1);
+    front.gateway.drain();
+    let start = Instant::now();
+    let drained = thread::scope(|scope| {
+        let waits = scope.spawn(|| front.gateway.wait_drained(Duration::from_secs(60)));
+        front.gateway.close();
+        waits.join().unwrap()
+    });
+    assert!(!drained && start.elapsed() < DEADLINE, "{:?}", start.elapsed());
+    front.gateway.close();
+}
+
+#[test]
+fn a_shared_router_places_only_among_our_own_workers() {
+    let (ours, theirs) = (FakeWorker::start(), FakeWorker::start());
+    for policy in [Policy::RoundRobin, Policy::KvAware] {
+        let front = Front::with(policy, &[&ours], |_| {});
+        front.router.add_worker(WorkerSpec::new(theirs.url())).unwrap();
+        for number in 0..6 {
+            assert_eq!(front.chat(&number.to_string()).status, 200);
+        }
+        assert_eq!(front.ask(request("GET", "/version", "", b"")).status, 200);
+        front.assert_nothing_in_flight();
+    }
+    assert!(theirs.seen().is_empty());
 }
 
 #[test]

@@ -207,6 +207,32 @@ fn too_large_a_body_is_refused_before_it_is_read() {
 }
 
 #[test]
+fn a_refused_body_is_read_on_so_that_its_client_reads_the_refusal() {
+    let worker = FakeWorker::start();
+    let front = Front::with(Policy::RoundRobin, &[&worker], |config| config.max_body_bytes = 2000);
+    let megabyte = vec![b'x'; 1 << 20];
+    let declared = "POST /v1/chat/completions HTTP/1.1\r\nhost: c\r\ncontent-length: 33554432\r\n\r\n";
+    let chunked = "POST /v1/chat/completions HTTP/1.1\r\nhost: c\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (head, is_chunked) in [(declared, false), (chunked, true)] {
+        let mut client = front.client();
+        client.send(head);
+        // More than all buffers on the way hold: a closed connection would fail here.
+        for _ in 0..32 {
+            if is_chunked {
+                client.send([b"100000\r\n", megabyte.as_slice(), b"\r\n"].concat());
+            } else {
+                client.send(&megabyte);
+            }
+        }
+        let reply = client.reply().unwrap();
+        assert_eq!((reply.status, reply.is_whole), (413, true), "chunked: {is_chunked}");
+    }
+    let waits = "POST /v1/chat/completions HTTP/1.1\r\nhost: c\r\nexpect: 100-continue\r\ncontent-length: 33554432\r\n\r\n";
+    assert_eq!(front.ask(waits).status, 413, "and who asks first is not told to send");
+    assert!(worker.seen().is_empty());
+}
+
+#[test]
 fn pipelined_requests_are_answered_in_order() {
     let worker = FakeWorker::start();
     worker.behave(|seen, peer| {

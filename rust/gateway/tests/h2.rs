@@ -383,8 +383,9 @@ fn a_drain_does_not_wait_for_a_silent_client() {
 #[test]
 fn an_idle_connection_ends_and_a_busy_one_does_not() {
     let (worker, say) = told();
-    let front =
-        Front::with(Policy::RoundRobin, &[&worker], |config| config.idle_timeout = Duration::from_millis(40));
+    let front = Front::with(Policy::RoundRobin, &[&worker], |config| {
+        config.client_idle_timeout = Duration::from_millis(40)
+    });
     let mut busy = Client::connect(&front);
     let idle = Client::connect(&front);
     let answer = busy.begin("x");

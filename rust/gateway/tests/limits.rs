@@ -55,7 +55,7 @@ fn a_slow_head_is_cut_off_and_an_idle_connection_is_not() {
     let worker = FakeWorker::start();
     let front = limited(&worker, |config| {
         config.header_timeout = Duration::from_millis(100);
-        config.idle_timeout = Duration::from_secs(60);
+        config.client_idle_timeout = Duration::from_secs(60);
     });
     let mut idle = front.client();
     idle.send(request("GET", "/version", "", b""));
@@ -86,7 +86,7 @@ fn a_slow_head_is_cut_off_and_an_idle_connection_is_not() {
 #[test]
 fn an_idle_connection_ends_in_its_time() {
     let worker = FakeWorker::start();
-    let front = limited(&worker, |config| config.idle_timeout = Duration::from_millis(100));
+    let front = limited(&worker, |config| config.client_idle_timeout = Duration::from_millis(100));
     let mut silent = front.client();
     let mut used = front.client();
     used.send(request("GET", "/version", "", b""));
@@ -108,7 +108,7 @@ fn a_slow_answer_is_no_idle_connection() {
         Then::Keep
     });
     let front = limited(&worker, |config| {
-        config.idle_timeout = Duration::from_millis(60);
+        config.client_idle_timeout = Duration::from_millis(60);
         config.header_timeout = Duration::from_millis(60);
     });
     let reply = front.chat("x");

@@ -19,12 +19,15 @@ use xxhash_rust::xxh3::xxh3_64;
 use self::text::{Pieces, TextSink};
 use crate::json::{Malformed, Piece, Scanner};
 use crate::path::PathClass;
+use crate::pulse::Kind;
 
 /// What a body says about where its request should go. Borrows from the body.
 #[derive(Debug, Default)]
 pub(crate) struct Located<'a> {
     /// The model asked for. A header may override it.
     pub(crate) model: Option<Cow<'a, str>>,
+    /// Whether the answer is to come in pieces.
+    is_stream: bool,
     cache_salt: Option<Cow<'a, str>>,
     prompt_cache_key: Option<Cow<'a, str>>,
     tools: Option<&'a [u8]>,
@@ -83,6 +86,11 @@ impl<'a> Located<'a> {
         })
     }
 
+    /// How the answer will begin.
+    pub(crate) fn kind(&self) -> Kind {
+        if self.is_stream { Kind::Stream } else { Kind::Whole }
+    }
+
     /// Names the model in the router's table of learnt bytes per token.
     pub(crate) fn model_key(&self) -> u64 {
         self.model.as_deref().map_or(0, |model| xxh3_64(model.as_bytes()))
@@ -109,6 +117,7 @@ impl<'a> Located<'a> {
             let arena = &mut self.arena;
             match Field::of(class, key) {
                 Field::Model => self.model = name(scanner)?,
+                Field::Stream => self.is_stream = scanner.skip()? == b"true",
                 Field::CacheSalt => self.cache_salt = name(scanner)?,
                 Field::PromptCacheKey => self.prompt_cache_key = name(scanner)?,
                 Field::Tools => {
@@ -203,6 +212,7 @@ fn token_ids(scanner: &mut Scanner<'_>) -> Result<Vec<u32>, Malformed> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     Model,
+    Stream,
     CacheSalt,
     PromptCacheKey,
     Tools,
@@ -220,6 +230,7 @@ impl Field {
         use PathClass as C;
         match (key, class) {
             (b"model", _) => Self::Model,
+            (b"stream", _) => Self::Stream,
             (b"cache_salt", _) => Self::CacheSalt,
             (b"prompt_cache_key", _) => Self::PromptCacheKey,
             (b"tools", _) => Self::Tools,

@@ -4,9 +4,10 @@ use http::{HeaderValue, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use super::{BODY_PAUSE, Begun, Call};
+use super::{Begun, Call};
 use crate::body::AnswerBody;
 use crate::booking::Booking;
+use crate::collect::BODY_PAUSE;
 use crate::fleet::Worker;
 use crate::{headers, sagemaker};
 

@@ -28,6 +28,11 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
+    /// The number of its pool; `None` means the whole fleet.
+    pub(crate) fn pool(&self) -> Option<usize> {
+        self.pool
+    }
+
     /// This scope (or, if there is none, the whole fleet) for a request of a session that `worker` keeps.
     pub(crate) fn of_session(scope: Option<Self>, worker: WorkerId) -> Self {
         let whole = Self { pool: None, policy: None, session_worker: None };

@@ -28,7 +28,7 @@ use trunkline_core::{Millis, Policy, WorkerId};
 pub(crate) use self::config::check;
 pub use self::config::{EndpointConfig, VariantConfig, VariantWorker};
 pub(crate) use self::event_stream::EventStream;
-pub(crate) use self::layout::{Layout, Pools, Scope};
+pub(crate) use self::layout::{Layout, Pool, Pools, Scope};
 pub(crate) use self::refusal::{Invalid, MAX_ORIGINAL_BYTES, answer, of_worker};
 pub(crate) use self::session::Sessions;
 use crate::path::PathClass;

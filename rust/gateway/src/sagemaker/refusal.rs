@@ -35,7 +35,9 @@ pub(crate) enum Invalid {
 /// Name and status of a refusal in SageMaker's words.
 fn named(refusal: &Refusal) -> (&'static str, StatusCode) {
     match refusal {
-        Refusal::NoWorker => ("ServiceUnavailable", StatusCode::SERVICE_UNAVAILABLE),
+        Refusal::NoWorker | Refusal::Busy | Refusal::QueueFull => {
+            ("ServiceUnavailable", StatusCode::SERVICE_UNAVAILABLE)
+        }
         Refusal::NotReady => ("ModelNotReadyException", StatusCode::TOO_MANY_REQUESTS),
         Refusal::Failed(_) => ("ModelError", StatusCode::FAILED_DEPENDENCY),
         Refusal::Denied(Denied::Unknown) => ("AccessDeniedException", StatusCode::FORBIDDEN),
@@ -66,7 +68,7 @@ pub(crate) fn answer(refusal: &Refusal) -> Response<AnswerBody> {
         fields["OriginalMessage"] = fault.to_string().into();
     }
     let mut answer = shaped(name, status, &fields);
-    if matches!(refusal, Refusal::NoWorker | Refusal::NotReady) {
+    if matches!(refusal, Refusal::NoWorker | Refusal::NotReady | Refusal::Busy | Refusal::QueueFull) {
         answer.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S.into());
     }
     answer
