@@ -85,8 +85,8 @@ def test_unfit_files_are_refused(tmp_path: Path, name: str, text: str | None, wo
         ("first_byte_timeout_s", "-1", "a number from 0.001 to 86400 or null"),
         ("idle_timeout_s", "0", "a number from 0.01 to 86400 or null"),
         ("max_in_flight", "0", "a whole number from 1 to 1000000 or null"),
-        ("worker_caps", "http://a:1", "one or more of: a worker and a number, http://host[:port][/prefix]=N"),
-        ("worker_caps", "http://a:1=many", "one or more of: a worker and a number, http://host[:port][/prefix]=N"),
+        ("worker_caps", "http://a:1", "one or more of: a worker and a number, URL=N"),
+        ("worker_caps", "http://a:1=many", "one or more of: a worker and a number, URL=N"),
         ("max_queued", "-1", "a whole number from 0 to 1000000"),
         ("queue_timeout_s", "0", "a number from 0.001 to 3600"),
         ("retry_budget", "20", "a number from 0 to 1"),
@@ -204,7 +204,7 @@ def test_every_setting_has_a_meaning_a_flag_and_a_range(settings: type[ServeSett
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     library = inspect.signature(Gateway).parameters
     command = {field.name: field.default for field in ServeSettings.fields()}
-    apart = {"workers", "worker_caps", "max_body", "max_header", "admin_port", "endpoints"}
+    apart = {"workers", "worker_caps", "max_body", "max_header", "admin_port", "endpoints", "idle_timeout_s"}
     shared = library.keys() & command.keys() - apart
     assert {"host", "port", "threads", "connect_timeout_s", "annotate"} < shared
     assert {name: library[name].default for name in shared} == {name: command[name] for name in shared}
