@@ -180,10 +180,12 @@ def rust_targets(found: list[dict[str, Any]]) -> Rows:
         for tokens in ("32768", "131072")
     ]
     beside = ratio(("find/beside_writer", "100k_events_per_s", "4096"), ("find/beside_writer", "quiet", "4096"))
+    flat = ratio(("route/fleet", "workers", "10000"), ("route/fleet", "workers", "4"))
     contended = ratio(("route/contended", "threads", "2"), ("route/contended", "threads", "1"))
     return [
         *decides,
         *walks,
+        at_most("a new short prompt among 10,000 workers, against 4", "x", 2, flat),
         at_most("a reader beside 100k events/s, against alone", "x", 1.25, beside),
         at_most("two threads on one hot prompt, against one, CPU per decision", "x", 1.25, contended),
     ]

@@ -40,6 +40,7 @@ fn main() {
     let blocks = if std::env::args().any(|argument| argument == "--test") { 10_000 } else { 1_000_000 };
     dependent_load(&mut criterion, blocks);
     find(&mut criterion, blocks);
+    long_blocks(&mut criterion, blocks);
     insert(&mut criterion, blocks);
     route(&mut criterion, blocks);
     fleet(&mut criterion);
@@ -106,7 +107,7 @@ fn find(criterion: &mut Bench, blocks: usize) {
     for workers in FLEETS {
         let load = Workload::new(blocks, workers, SEED);
         let before = memory::resident();
-        let filled = Index::filled(&load);
+        let filled = Index::filled(&load, BLOCK);
         let (counted, said) = (memory::resident().saturating_sub(before), filled.writer.bytes());
         println!(
             "bytes per block, {workers} workers, {} blocks: {:.1} resident, {:.1} counted by the index",
@@ -135,6 +136,31 @@ fn find(criterion: &mut Bench, blocks: usize) {
             hash(criterion, load, &filled.reader);
             beside_a_writer(criterion, load, filled);
         }
+    }
+}
+
+/// Look-ups of whole prompts in an index of long blocks, and hashing these alone.
+fn long_blocks(criterion: &mut Bench, blocks: usize) {
+    const LONG: usize = 64;
+    let load = Workload::new(blocks, WORKERS, SEED);
+    let filled = Index::filled(&load, LONG);
+    let mut group = criterion.benchmark_group(format!("find/hit/blocks_of_{LONG}"));
+    for tokens in CLASSES {
+        let mut matches = Matches::default();
+        group.bench_function(BenchmarkId::new(format!("{WORKERS}_workers"), tokens), |bencher| {
+            let mut make = prompts(load, tokens, Cached::Full);
+            bencher.iter_custom(|count| {
+                timed(count, tokens, &mut make, |prompt| {
+                    _ = black_box(filled.reader.find(prompt, &mut matches))
+                })
+            });
+        });
+        group.bench_function(BenchmarkId::new("hash", tokens), |bencher| {
+            let mut make = prompts(load, tokens, Cached::Full);
+            bencher.iter_custom(|count| {
+                timed(count, tokens, &mut make, |prompt| _ = black_box(filled.reader.hash_alone(prompt)))
+            });
+        });
     }
 }
 
@@ -217,13 +243,13 @@ fn insert(criterion: &mut Bench, blocks: usize) {
         let stores = load.prompts(tokens) as u64;
         group.throughput(Throughput::Elements((tokens / BLOCK) as u64));
         group.bench_function(BenchmarkId::new("worker_blocks", tokens), |bencher| {
-            let (mut index, mut stored) = (Index::empty(WORKERS, AMPLE), 0u64);
+            let (mut index, mut stored) = (Index::empty(WORKERS, AMPLE, BLOCK), 0u64);
             bencher.iter_custom(|count| {
                 let reading = cpu::reading();
                 let mut total = Duration::ZERO;
                 for _ in 0..count {
                     if stored == stores {
-                        (index, stored) = (Index::empty(WORKERS, AMPLE), 0);
+                        (index, stored) = (Index::empty(WORKERS, AMPLE, BLOCK), 0);
                     }
                     let prompt = load.prompt(tokens, stored as usize, Cached::Full, 0);
                     let start = cpu::now();

@@ -9,7 +9,7 @@ use trunkline_core::{
     RouterConfig, WorkerId, WorkerSpec, Writer,
 };
 
-use crate::workload::{BLOCK, CLASSES, Cached, Workload};
+use crate::workload::{CLASSES, Cached, Workload};
 
 /// The default budget, which a million blocks do not fill.
 pub const AMPLE: usize = 256 << 20;
@@ -29,21 +29,25 @@ pub struct Index {
 pub struct Reader {
     index: Arc<PrefixIndex>,
     hasher: BlockHasher,
+    block_size: usize,
 }
 
 impl Index {
-    /// An empty index with a view for each worker.
+    /// An empty index for blocks of `block_size` tokens with a view for each worker.
+    ///
+    /// # Panics
+    /// If the system does not let the process reserve the budget.
     #[must_use]
-    pub fn empty(workers: usize, memory_budget: usize) -> Self {
+    pub fn empty(workers: usize, memory_budget: usize, block_size: usize) -> Self {
         let (index, mut writer) = PrefixIndex::new(memory_budget).expect("address space");
         let views = (0..workers).map(|_| writer.add_view(None).expect("fewer workers than views")).collect();
-        Self { reader: Reader { index, hasher: BlockHasher::new(1) }, writer, views }
+        Self { reader: Reader { index, hasher: BlockHasher::new(1), block_size }, writer, views }
     }
 
     /// An index that holds all that `load` stores.
     #[must_use]
-    pub fn filled(load: &Workload) -> Self {
-        let mut filled = Self::empty(load.workers, AMPLE);
+    pub fn filled(load: &Workload, block_size: usize) -> Self {
+        let mut filled = Self::empty(load.workers, AMPLE, block_size);
         for (prompt, worker) in load.stores() {
             let blocks = filled.reader.hashes(&prompt);
             filled.insert(worker, &blocks);
@@ -61,7 +65,9 @@ impl Index {
     fn check(&self, load: &Workload) {
         let mut matches = Matches::default();
         for tokens in CLASSES {
-            let (whole, prompts) = ((tokens / BLOCK) as u32, load.prompts(tokens));
+            let (whole, half) =
+                ((tokens / self.reader.block_size) as u32, (tokens / 2 / self.reader.block_size) as u32);
+            let prompts = load.prompts(tokens);
             for number in (0..prompts).step_by(prompts.div_ceil(50)) {
                 let found = self.reader.find(&load.prompt(tokens, number, Cached::Full, 0), &mut matches);
                 assert_eq!(found, whole, "prompt {number} of {tokens} tokens");
@@ -74,7 +80,7 @@ impl Index {
                 );
                 let mut depth =
                     |cached| self.reader.find(&load.prompt(tokens, number, cached, 1), &mut matches);
-                assert_eq!((depth(Cached::Half), depth(Cached::Nothing)), (whole / 2, 0));
+                assert_eq!((depth(Cached::Half), depth(Cached::Nothing)), (half, 0));
             }
         }
     }
@@ -85,14 +91,14 @@ impl Reader {
     #[must_use]
     pub fn hashes(&self, prompt: &[u32]) -> Vec<BlockHash> {
         let mut hashes = Vec::new();
-        blocks(prompt, &self.hasher).collect_into(&mut hashes);
+        self.blocks(prompt).collect_into(&mut hashes);
         hashes
     }
 
     /// Sum of the block hashes: hashing alone, the floor of a look-up.
     #[must_use]
     pub fn hash_alone(&self, prompt: &[u32]) -> u64 {
-        let (mut blocks, mut some, mut sum) = (blocks(prompt, &self.hasher), [BlockHash(0); 16], 0);
+        let (mut blocks, mut some, mut sum) = (self.blocks(prompt), [BlockHash(0); 16], 0);
         while let count @ 1.. = blocks.fill(&mut some) {
             sum = some[..count].iter().fold(sum, |sum, block| sum ^ block.0);
         }
@@ -101,23 +107,23 @@ impl Reader {
 
     /// Looks a prompt up, hashing included. Returns the deepest match in blocks.
     pub fn find(&self, prompt: &[u32], matches: &mut Matches) -> u32 {
-        self.index.find(blocks(prompt, &self.hasher), 0, matches);
+        self.index.find(self.blocks(prompt), 0, matches);
         matches.holders().map(|(_, depth)| depth).max().unwrap_or(0)
+    }
+
+    fn blocks<'a>(&'a self, prompt: &'a [u32]) -> Blocks<'a, 'a> {
+        Prompt::Tokens(prompt).blocks(Root::default(), &self.hasher, self.block_size as u32)
     }
 
     /// Looks prompts up together. Returns the sum of their deepest matches in blocks.
     pub fn find_batch(&self, prompts: &[Vec<u32>], matches: &mut BatchMatches) -> u32 {
         let mut sum = 0;
-        let prompts = prompts.iter().map(|prompt| blocks(prompt, &self.hasher));
+        let prompts = prompts.iter().map(|prompt| self.blocks(prompt));
         self.index.find_batch(prompts, 0, matches, |_, matches| {
             sum += matches.holders().map(|(_, depth)| depth).max().unwrap_or(0);
         });
         sum
     }
-}
-
-fn blocks<'a>(prompt: &'a [u32], hasher: &'a BlockHasher) -> Blocks<'a, 'a> {
-    Prompt::Tokens(prompt).blocks(Root::default(), hasher, BLOCK as u32)
 }
 
 /// A router with `load.workers` workers that hold what `load` stores.
