@@ -281,7 +281,7 @@ def test_rust_targets_are_judged_and_none_is_dropped() -> None:
     assert judged["route + complete, 4,096 tokens, 8 workers"] == ("4.5 us", "**missed by 50%**")
     assert judged["find against hashing alone, 32,768 tokens"] == ("1.5 x", "met")
     assert judged["route + complete, 4,096 tokens, 64 workers"] == ("-", "not run")
-    assert len(judged) == 7
+    assert len(judged) == 8
 
 
 def test_gateways_are_compared_with_the_direct_row_of_their_round_and_losses_are_printed() -> None:

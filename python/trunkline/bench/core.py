@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     Offsets = NDArray[np.int64]
     Batch = tuple[Tokens, Offsets]
 
-# Tokens of the prompts that are made together: what the first two levels of cache hold. A batch may be longer.
-GROUP_TOKENS, GROUP_MAX = 1 << 13, 64
-BATCH_TOKENS, BATCH_MAX = 1 << 16, 1024
+# Tokens of the prompts that are made together: what the second level of cache holds, and enough calls that neither the
+# clock nor the first, cold one counts. A batch may be longer.
+GROUP_TOKENS, GROUP_MAX = 1 << 17, 256
+BATCH_TOKENS, BATCH_MAX = 1 << 18, 1024
 ROUND_TOKENS, ROUND_MAX = 1 << 18, 1024
 DEFAULT_BUDGET, AMPLE_BYTES = 256 << 20, 64
 COLD_GROUPS = 8
