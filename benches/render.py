@@ -136,8 +136,8 @@ def rust(found: dict[str, Any]) -> list[str]:
         "### Targets",
         _table(("figure", "target", "measured", ""), rust_targets(found["rows"])),
         _sentence(
-            "Not measured by this run: CPU time inside writer locks under one hot prompt (by hand 35 %, 15 % wanted; the",
-            "end of [architecture.md](architecture.md) says why). Not built: exact views fed by events.",
+            "Not measured by this run: CPU time inside writer locks under one hot prompt (by hand 35 %, 15 % wanted;",
+            "the end of [architecture.md](architecture.md) says why). Not built: exact views fed by events.",
         ),
         "### Calls",
         _sentence(
