@@ -42,7 +42,7 @@ impl<T: Atomics> Arena<T> {
         let map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(|_| Error::Config {
             key: "memory_budget",
             value: format!("an index that may need {} MiB of address space", bytes >> 20),
-            allowed: "what the system lets a process reserve (ulimit -v)".into(),
+            allowed: "what the system lets a process reserve: set less, or raise ulimit -v".into(),
         })?;
         #[cfg(target_os = "linux")]
         if bytes >= Self::HUGE_FROM {
