@@ -1,7 +1,8 @@
 """Changed settings take effect while requests run, or not at all.
 
-What the settings' files hold (certificates, keys, tokens) and the list of workers are put in force; anything else that
-differs needs a restart, and then nothing is changed. A refused reload leaves everything as it was and says why.
+What the settings' files hold (certificates, keys, tokens), the list of workers and the policy are put in force;
+anything else that differs needs a restart, and then nothing is changed. A refused reload leaves everything as it was
+and says why.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from .config import FILES, SettingsError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ._core import Gateway
+    from ._core import Gateway, Router
     from .config import ServeSettings
+
+# Settings that make up the policy.
+POLICY = ("policy", "prefix_length", "concurrency_threshold")
 
 # Of a file: when it was changed, its size and identity. A mounted secret is replaced by another file of the same name.
 _State: TypeAlias = tuple[int, int, int] | None
@@ -28,13 +32,14 @@ class Reloader:
     def __init__(
         self,
         gateway: Gateway,
+        router: Router,
         settings: ServeSettings,
         *,
         again: Callable[[], ServeSettings],
         config_file: Path | None,
     ) -> None:
         """Watch for changes of `settings`, which `gateway` was started with; `again` reads them anew."""
-        self._gateway, self._settings, self._again = gateway, settings, again
+        self._gateway, self._router, self._settings, self._again = gateway, router, settings, again
         self._config_file = config_file
         self._seen = self._states()
 
@@ -55,6 +60,12 @@ class Reloader:
             added, removed = self._gateway.reload(workers=settings.workers, files=settings.files)
         except TrunklineError as refused:
             return f"reload refused, nothing has changed: {refused}"
+        if any(getattr(settings, name) != getattr(self._settings, name) for name in POLICY):
+            self._router.set_policy(
+                settings.policy,
+                prefix_length=settings.prefix_length,
+                concurrency_threshold=settings.concurrency_threshold,
+            )
         self._settings = settings
         # The new settings may name other files.
         self._seen = self._states()
@@ -64,7 +75,7 @@ class Reloader:
         for field in type(settings).fields():
             value = getattr(settings, field.name)
             before = getattr(self._settings, field.name)
-            if value != before and field.name not in ("workers", *FILES):
+            if value != before and field.name not in ("workers", *POLICY, *FILES):
                 raise SettingsError(field.name, value, allowed=f"{before!r} until a restart", source="reload")
 
     def _states(self) -> dict[str, _State]:

@@ -80,7 +80,7 @@ def serve(settings: ServeSettings, *, again: Callable[[], ServeSettings], config
         files=settings.files,
     )
     with gateway:
-        reloader = Reloader(gateway, settings, again=again, config_file=config_file)
+        reloader = Reloader(gateway, router, settings, again=again, config_file=config_file)
         _say(
             f"trunkline {__version__} on {gateway.url} for {len(router.workers)} workers, "
             f"policy {settings.policy}, admin on {_url(settings.admin_host, gateway.admin_port)}"

@@ -166,6 +166,24 @@ def test_a_changed_file_swaps_workers_without_losing_a_request(
     assert served.metric('trunkline_config_reloads_total{result="ok"}') == 1
 
 
+def test_another_policy_is_in_force_after_a_signal(serve: Serve, make_workers: MakeWorkers, tmp_path: Path) -> None:
+    workers = make_workers(2)
+    file = tmp_path / "trunkline.toml"
+    good = f"workers = {[worker.url for worker in workers]}\n"
+    file.write_text(good)
+    served = serve([], "--config", str(file))
+    prompt = "the same prompt " * 40
+
+    def chosen() -> set[str]:
+        return {served.chat(prompt).headers["x-trunkline-worker"] for _ in range(6)}
+
+    assert len(chosen()) == 1
+    file.write_text(good + 'policy = "round_robin"\n')
+    served.signal(signal.SIGHUP)
+    served.wait_for_log("reloaded")
+    assert len(chosen()) == 2
+
+
 def test_what_cannot_be_changed_or_read_is_refused(serve: Serve, make_workers: MakeWorkers, tmp_path: Path) -> None:
     [worker] = make_workers(1)
     file = tmp_path / "trunkline.toml"
@@ -175,7 +193,8 @@ def test_what_cannot_be_changed_or_read_is_refused(serve: Serve, make_workers: M
     for text, words in (
         ("workers = [", "valid TOML"),
         ("workers = []\n", "workers"),
-        (good + 'policy = "random"\n', "policy = 'random'"),
+        (good + "replicas = 2\n", "replicas = 2"),
+        (good + 'policy = "best"\n', "policy = 'best'"),
         (good + "port = 1\n", ""),
         (good + "nonsense = 1\n", "nonsense"),
         (f'workers = ["{worker.url}", "{worker.url}/"]\n', "already in the fleet"),

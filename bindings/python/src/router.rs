@@ -111,6 +111,18 @@ pub(crate) fn root(model: Option<&str>, salt: Option<&Bound<'_, PyAny>>) -> PyRe
     Ok(root.with("salt", text.to_str()?.as_bytes()))
 }
 
+/// The policy of this name with these parameters, where it has any.
+fn parsed(
+    name: &str,
+    prefix_length: u32,
+    concurrency_threshold: Option<u32>,
+) -> Result<Policy, trunkline_core::Error> {
+    Ok(match Policy::parse(name)? {
+        Policy::PrefixAware { .. } => Policy::PrefixAware { prefix_length, concurrency_threshold },
+        other => other,
+    })
+}
+
 fn text_model(model: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     model.hash(&mut hasher);
@@ -160,10 +172,7 @@ impl Router {
         concurrency_threshold: Option<u32>,
     ) -> PyResult<Self> {
         let refused = |error| error::core(py, error);
-        let policy = match Policy::parse(policy).map_err(refused)? {
-            Policy::PrefixAware { .. } => Policy::PrefixAware { prefix_length, concurrency_threshold },
-            other => other,
-        };
+        let policy = parsed(policy, prefix_length, concurrency_threshold).map_err(refused)?;
         let defaults = RouterConfig::default();
         let memory_budget = match memory_budget {
             None => defaults.memory_budget,
@@ -179,6 +188,23 @@ impl Router {
             ..defaults
         };
         Ok(Self::of(core::Router::new(config).map_err(refused)?, Clock::new(py)?))
+    }
+
+    /// Choose by another policy from now on; what is known of workers and caches stays.
+    ///
+    /// policy, prefix_length, concurrency_threshold: as for the constructor.  Raises ConfigError.
+    #[pyo3(signature = (policy, *, prefix_length = 4096, concurrency_threshold = None))]
+    fn set_policy(
+        &self,
+        py: Python<'_>,
+        policy: &str,
+        prefix_length: u32,
+        concurrency_threshold: Option<u32>,
+    ) -> PyResult<()> {
+        let policy = parsed(policy, prefix_length, concurrency_threshold);
+        policy
+            .and_then(|policy| self.shared.core.set_policy(policy))
+            .map_err(|refused| error::core(py, refused))
     }
 
     /// Add a worker, healthy and with an empty cache.
@@ -469,7 +495,7 @@ impl Router {
     /// The name of the policy in use.
     #[getter]
     fn policy(&self) -> &'static str {
-        self.shared.core.config().policy.name()
+        self.shared.core.policy().name()
     }
 
     fn __repr__(&self) -> String {

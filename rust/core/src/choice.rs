@@ -90,8 +90,8 @@ impl Plan {
         }
         self.places.clear();
         self.holders.clear();
-        let Rules { config, placement, .. } = rules;
-        self.policy = request.policy.unwrap_or(config.policy);
+        let placement = rules.placement;
+        self.policy = request.policy.unwrap_or(fleet.policy);
         match self.policy {
             Policy::KvAware => self.plan_costs(fleet, rules, request, matches),
             Policy::PrefixAware { prefix_length, .. } => {

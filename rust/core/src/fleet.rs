@@ -1,13 +1,15 @@
-//! Who may take requests, as a decision reads it without a lock.
+//! Who may take requests and how they are chosen, as a decision reads it without a lock.
 //!
-//! A [`Fleet`] is never changed: whoever adds, removes, drains or marks a worker makes a new one. Cost of that: O(workers).
+//! A [`Fleet`] is never changed: whoever adds, removes, drains or marks a worker, or sets another policy, makes a new one. Cost of that: O(workers).
 
 use crate::jump::{self, Slots};
+use crate::policy::Policy;
 use crate::worker::{Worker, WorkerId};
 
 /// The live workers and the slots, at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
+    pub(crate) policy: Policy,
     /// Workers, live or not.
     pub(crate) known: usize,
     /// Healthy workers that do not drain, ascending.
@@ -19,7 +21,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    pub(crate) fn new(workers: &[Option<Box<Worker>>], slots: &Slots) -> Self {
+    pub(crate) fn new(policy: Policy, workers: &[Option<Box<Worker>>], slots: &Slots) -> Self {
         let mut bits = vec![0; workers.len().div_ceil(64)];
         let mut live = Vec::new();
         for (id, worker) in workers.iter().enumerate() {
@@ -28,7 +30,7 @@ impl Fleet {
                 bits[id / 64] |= 1 << (id % 64);
             }
         }
-        Self { known: workers.iter().flatten().count(), live, bits, owners: slots.owner.clone() }
+        Self { policy, known: workers.iter().flatten().count(), live, bits, owners: slots.owner.clone() }
     }
 
     /// Whether the worker is live.

@@ -229,8 +229,9 @@ impl Router {
     #[must_use]
     pub fn snapshot(&self, now: Millis) -> Vec<u8> {
         let mut bytes = snapshot::begin();
-        snapshot::put_settings(&self.config, &mut bytes);
         let mut state = self.state.lock();
+        let config = RouterConfig { policy: self.policy(), ..self.config.clone() };
+        snapshot::put_settings(&config, &mut bytes);
         state.save_fleet(&mut bytes);
         let views: Vec<ViewId> = state.present().map(|(_, _, standing)| standing.view).collect();
         state.index.save(&views, now.0 as u32, &mut bytes);
@@ -258,10 +259,26 @@ impl Router {
         Ok(router)
     }
 
-    /// The settings in use.
+    /// The settings that it was made with; [`policy`](Self::policy) may be another one by now.
     #[must_use]
     pub fn config(&self) -> &RouterConfig {
         &self.config
+    }
+
+    /// The policy in use.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.shared.fleet.load().policy
+    }
+
+    /// Chooses by another policy from now on. What is known of workers and caches stays. Cost: O(workers).
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a parameter out of range.
+    pub fn set_policy(&self, policy: Policy) -> Result<(), Error> {
+        policy.check()?;
+        self.state.lock().set_policy(policy);
+        Ok(())
     }
 
     /// Adds a worker, healthy and with an empty cache.

@@ -14,7 +14,7 @@ use crate::fleet::Fleet;
 use crate::index::{BatchMatches, Matches, ViewId, Writer};
 use crate::jump::Slots;
 use crate::key::BlockHash;
-use crate::policy::{Candidate, Score};
+use crate::policy::{Candidate, Policy, Score};
 use crate::router::{Millis, RouteRequest, RouterConfig, Usage};
 use crate::shared::{Length, Shared, TextLength};
 use crate::worker::{FleetSpeed, Standing, Worker, WorkerId, WorkerSpec};
@@ -37,6 +37,7 @@ pub(crate) struct Scratch {
 /// Everything that must change together.
 #[derive(Debug)]
 pub(crate) struct State {
+    policy: Policy,
     /// By id; `None` for a worker that left.
     pub(crate) workers: Vec<Option<Box<Worker>>>,
     /// By id.
@@ -63,7 +64,8 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn new(config: &RouterConfig, shared: Arc<Shared>, index: Writer) -> Self {
-        Self {
+        let mut state = Self {
+            policy: config.policy,
             workers: Vec::new(),
             standings: Vec::new(),
             by_name: BTreeMap::new(),
@@ -81,7 +83,15 @@ impl State {
             decisions: [0; Reason::ALL.len()],
             prompt_tokens: 0,
             matched_tokens: 0,
-        }
+        };
+        state.show_fleet();
+        state
+    }
+
+    /// Chooses by another policy from now on.
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+        self.show_fleet();
     }
 
     fn worker(&self, id: WorkerId) -> Result<&Worker, Error> {
@@ -212,7 +222,7 @@ impl State {
 
     /// Makes known who may take requests, after a change of that.
     pub(crate) fn show_fleet(&mut self) {
-        self.fleet = Arc::new(Fleet::new(&self.workers, &self.slots));
+        self.fleet = Arc::new(Fleet::new(self.policy, &self.workers, &self.slots));
         self.live_in_flight = self.fleet.live.iter().map(|&id| u64::from(self.standing(id).in_flight)).sum();
         self.shared.fleet.store(Arc::clone(&self.fleet));
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use proptest::prelude::*;
 use trunkline_core::{
-    Best, Decision, Error, Millis, Policy, Prompt, Reason, RouteRequest, Router, RouterConfig, Usage,
+    Best, Decision, Error, Millis, Policy, Prompt, Reason, Root, RouteRequest, Router, RouterConfig, Usage,
     WorkerId, WorkerSpec,
 };
 
@@ -315,6 +315,34 @@ fn text_lengths_are_learnt_from_answers() {
     );
     let view = &router.workers()[0];
     assert_eq!((view.reported_prompt_tokens, view.reported_cached_tokens), (400_000, 200_000));
+}
+
+#[test]
+fn another_policy_keeps_what_is_known() {
+    let router = router_of(RouterConfig::default(), 3);
+    let prompt: Vec<u32> = (0..64).collect();
+    let send = || {
+        let decision = router.route(&RouteRequest::new(Prompt::Tokens(&prompt)), Millis(0)).expect("live");
+        assert!(router.complete(decision.id, None, Millis(0)));
+        decision
+    };
+    let first = send().worker;
+    router.set_policy(Policy::RoundRobin).expect("no parameters");
+    let chosen: std::collections::HashSet<WorkerId> = (0..3).map(|_| send().worker).collect();
+    assert_eq!((chosen.len(), router.policy()), (3, Policy::RoundRobin));
+    router.set_policy(Policy::KvAware).expect("no parameters");
+    assert_eq!(
+        (
+            send().reason,
+            router.peek(&Prompt::Tokens(&prompt), Root::default()).expect("tokens").workers.len()
+        ),
+        (Reason::Prefix, 3)
+    );
+    assert!(chosen.contains(&first));
+    let bad = Policy::PrefixAware { prefix_length: 1, concurrency_threshold: None };
+    assert!(matches!(router.set_policy(bad), Err(Error::Config { key: "prefix_length", .. })));
+    let restored = Router::restore(&router.snapshot(Millis(0)), Millis(0)).expect("just saved");
+    assert_eq!(restored.policy(), Policy::KvAware);
 }
 
 #[test]

@@ -311,7 +311,7 @@ async fn state(State(shared): Shareds) -> axum::Json<Value> {
         shared.fleet.snapshot().workers.iter().map(|worker| worker.in_flight.load(Ordering::Relaxed)).sum();
     axum::Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "policy": shared.fleet.router.config().policy.name(),
+        "policy": shared.fleet.router.policy().name(),
         "draining": shared.phase() >= Phase::Draining,
         "ready": shared.is_ready(),
         "uptime_s": shared.now().0 as f64 / 1e3,
