@@ -10,6 +10,7 @@
 //! | `POST /admin/workers/{id}/drain` | drains the worker of this id or percent-encoded URL: 200, 404 |
 //! | `POST /admin/explain?path=...` | what a request with this body would get (`path` is `/v1/chat/completions` if left out) |
 //! | `GET /admin/state` | the fleet, the router's counters, the gateway's phase |
+//! | `GET /admin/openapi.json` | all of this as an OpenAPI 3.1 document |
 //!
 //! Errors have OpenAI's shape, but for a path or method that does not exist: see [`problem`]. With an admin token, every
 //! route but `/livez` and `/readyz` wants it as `Authorization: Bearer`; without one, who reaches the port may change the
@@ -17,6 +18,7 @@
 
 mod change;
 mod explain;
+pub(crate) mod openapi;
 mod refused;
 mod rows;
 
@@ -27,7 +29,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use http::{StatusCode, header};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -46,14 +48,9 @@ type Shareds = State<Arc<Shared>>;
 /// Serves the API until its runtime ends.
 pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let max_body_bytes = shared.config.max_body_bytes;
-    let api = Router::new()
-        .route("/metrics", get(metrics))
-        .route("/livez", get(|| async { StatusCode::OK }))
-        .route("/readyz", get(ready))
-        .route("/admin/workers", get(workers).post(add).delete(remove))
-        .route("/admin/workers/{id}/drain", post(drain))
-        .route("/admin/explain", post(explain))
-        .route("/admin/state", get(state))
+    let api = routes()
+        .into_iter()
+        .fold(Router::new(), |api, (path, methods)| api.route(path, methods))
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(DefaultBodyLimit::max(max_body_bytes))
@@ -61,6 +58,20 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         .with_state(shared);
     // Never ends by itself: errors of accepting are slept off.
     let _ = axum::serve(listener, api).await;
+}
+
+/// Everything that is served, by its path.
+fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 8] {
+    [
+        ("/metrics", get(metrics)),
+        ("/livez", get(|| async { StatusCode::OK })),
+        ("/readyz", get(ready)),
+        ("/admin/workers", get(workers).post(add).delete(remove)),
+        ("/admin/workers/{id}/drain", post(drain)),
+        ("/admin/explain", post(explain)),
+        ("/admin/state", get(state)),
+        ("/admin/openapi.json", get(openapi::document)),
+    ]
 }
 
 /// Lets those in who know the token, if there is one. Whether somebody is alive and ready is no secret.

@@ -23,7 +23,7 @@
 //! | `upstream`, `link`, `outbound` | connections to them, and how those fail |
 //! | `booking`, `body`, `idle`, `usage` | the answer on its way, and the books |
 //! | `answer`, `headers` | what we say ourselves, and what stops here |
-//! | `metrics`, `edge_metrics`, `admin`, `problem` | what operators see and change |
+//! | `metrics`, `edge_metrics`, `admin`, `problem` | what operators see and change, and its OpenAPI document |
 //!
 //! ```no_run
 //! use std::sync::Arc;

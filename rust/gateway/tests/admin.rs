@@ -1,9 +1,34 @@
-//! The admin API's contract: what cannot be read is refused in one shape.
+//! The admin API's contract: its OpenAPI document names what is served, and what cannot be read is refused in one shape.
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use support::{FakeWorker, Front, chat};
 use trunkline_core::Policy;
+
+#[test]
+fn the_document_names_every_method_and_so_do_problems() {
+    let front = Front::start(&[]);
+    let document = front.admin("GET", "/admin/openapi.json", "").json();
+    assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    let mut operations = BTreeSet::from(["HEAD of every GET".to_owned()]);
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let described: BTreeSet<String> =
+            item.as_object().unwrap().keys().map(|method| method.to_uppercase()).collect();
+        let refused = front.admin("TRACE", &path.replace("{id}", "1"), "");
+        assert_eq!(refused.status, 405, "{path}");
+        let allowed = refused.header("allow").unwrap();
+        let served: BTreeSet<String> =
+            allowed.split(',').map(str::to_owned).filter(|method| method != "HEAD").collect();
+        assert_eq!(described, served, "{path}");
+        operations.extend(described.into_iter().map(|method| format!("{method} {path}")));
+    }
+    let problem = front.admin("GET", "/nope", "").json();
+    let listed: BTreeSet<String> =
+        problem["allowed"].as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect();
+    assert_eq!(listed, operations);
+}
 
 #[test]
 fn what_cannot_be_read_is_refused_in_one_shape_and_changes_nothing() {
