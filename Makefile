@@ -21,7 +21,7 @@ CARGO_FUZZ := 0.13.2
 
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory e2e soak wheel build clean
+.PHONY: docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory e2e soak wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -83,6 +83,9 @@ fuzz: .cache/tools/bin/cargo-fuzz ## every fuzz target for $(FUZZ_SECONDS) s eac
 
 .cache/tools/bin/cargo-fuzz:
 	cargo install cargo-fuzz --version $(CARGO_FUZZ) --root .cache/tools --locked
+
+docs: build ## the table of docs/settings.md from the settings themselves
+	@python -m tests.docs.settings_table
 
 wheel: build ## the wheel, in dist/
 	@maturin build --release --out dist

@@ -98,12 +98,20 @@ class Served:
         assert self.process.stderr is not None
         self.process.stderr.close()
 
-    def call(self, method: str, path: str, body: bytes | dict[str, Any] | None = None, *, admin: bool = False) -> Reply:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | dict[str, Any] | None = None,
+        *,
+        admin: bool = False,
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
         """Ask it once, on a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self.admin_port if admin else self.port, timeout=30)
         with contextlib.closing(connection):
             payload = json.dumps(body).encode() if isinstance(body, dict) else body
-            connection.request(method, path, payload, {"content-type": "application/json"})
+            connection.request(method, path, payload, {"content-type": "application/json"} | (headers or {}))
             answer = connection.getresponse()
             return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
 

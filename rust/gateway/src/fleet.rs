@@ -3,187 +3,35 @@
 //! Requests read an immutable [`Snapshot`] without locking; changes (a worker added, a model list that differs) build
 //! a new one. The router knows workers by [`WorkerId`], which is also their place in the snapshot.
 
-use std::collections::HashMap;
+mod snapshot;
+mod worker;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use bytes::Bytes;
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use serde_json::value::RawValue;
 use smallvec::SmallVec;
 use trunkline_core::{Millis, Router, WorkerId, WorkerSpec};
 
-use crate::backoff::Backoff;
 use crate::config::{GatewayConfig, MAX_CAP, Rules};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::health::Health;
-use crate::metrics::RequestTable;
 use crate::outbound::Outbound;
 use crate::profile::{self, Profile, Recognised};
-use crate::pulse::{Expectation, Pulse};
+use crate::pulse::Expectation;
 use crate::queue::Queue;
-use crate::sagemaker::{Layout, Pools};
-use crate::upstream::Pool;
+use crate::sagemaker::Layout;
+
+pub(crate) use self::snapshot::Snapshot;
+pub(crate) use self::worker::{Model, Worker};
 
 /// Time between two requests for unknown models that make us ask for all lists.
 const LISTING_MS: u64 = 1_000;
 
 /// Ids of a few workers.
 pub(crate) type Ids = SmallVec<[WorkerId; 8]>;
-
-/// One model in a worker's list, as the worker wrote it.
-#[derive(Debug, Clone)]
-pub(crate) struct Model {
-    pub(crate) id: String,
-    pub(crate) entry: Box<RawValue>,
-}
-
-/// A worker and all that we keep about it.
-#[derive(Debug)]
-pub(crate) struct Worker {
-    pub(crate) id: WorkerId,
-    pub(crate) endpoint: Endpoint,
-    pub(crate) pool: Pool,
-    pub(crate) health: Health,
-    pub(crate) requests: RequestTable,
-    /// Requests booked here and not finished, as this gateway counts them.
-    pub(crate) in_flight: AtomicU32,
-    /// Most of them at once; 0 for no cap.
-    pub(crate) cap: u32,
-    pub(crate) draining: AtomicBool,
-    pub(crate) engine: Recognised,
-    pub(crate) pulse: Pulse,
-    /// When its slow start ends.
-    pub(crate) ramping_until_ms: AtomicU64,
-    pub(crate) backoff: Backoff,
-    /// What it serves; `None` while nobody could ask it.
-    models: ArcSwapOption<Vec<Model>>,
-}
-
-impl Worker {
-    /// Whether it may get new requests.
-    pub(crate) fn is_live(&self) -> bool {
-        self.health.is_up() && !self.draining.load(Ordering::Relaxed)
-    }
-
-    /// Whether it has no place left beside so many requests.
-    pub(crate) fn is_full(&self, in_flight: u32) -> bool {
-        self.cap > 0 && in_flight >= self.cap
-    }
-
-    /// Takes a place for one request; `false` if all are taken.
-    pub(crate) fn take_place(&self) -> bool {
-        let is_free = !self.is_full(self.in_flight.fetch_add(1, Ordering::SeqCst));
-        if !is_free {
-            self.in_flight.fetch_sub(1, Ordering::SeqCst);
-        }
-        is_free
-    }
-
-    /// It answered, so it is neither busy nor failing.
-    pub(crate) fn answered(&self) {
-        self.backoff.succeeded();
-        self.health.connected();
-    }
-}
-
-/// All workers at one moment.
-#[derive(Debug, Default)]
-pub(crate) struct Snapshot {
-    /// Ascending by id.
-    pub(crate) workers: Vec<Arc<Worker>>,
-    by_id: Vec<Option<Arc<Worker>>>,
-    /// All of them, for a router that knows workers of others as well.
-    ids: Vec<WorkerId>,
-    /// Whether any worker has a cap.
-    pub(crate) has_caps: bool,
-    /// Who serves each model that is listed; `None` if everybody does.
-    models: HashMap<String, Option<Vec<WorkerId>>>,
-    /// Whether a model that nobody lists is refused here.
-    refuses_unlisted: bool,
-    /// The merged answer to `GET /v1/models`; `None` while no worker could be asked.
-    pub(crate) model_list: Option<Bytes>,
-    /// The workers of each variant and component.
-    pub(crate) pools: Pools,
-}
-
-impl Snapshot {
-    fn new(workers: Vec<Arc<Worker>>, layout: &Layout) -> Self {
-        let id_of =
-            |url: &str| workers.iter().find(|worker| worker.endpoint.url == url).map(|worker| worker.id);
-        let pools = layout.pools(id_of);
-        let mut by_id = vec![None; workers.last().map_or(0, |last| last.id.0 as usize + 1)];
-        let mut first_entries: Vec<Model> = Vec::new();
-        let mut servers: HashMap<String, Vec<WorkerId>> = HashMap::new();
-        let (mut unknown, mut known) = (Vec::new(), 0);
-        for worker in &workers {
-            by_id[worker.id.0 as usize] = Some(Arc::clone(worker));
-            let Some(models) = worker.models.load_full() else {
-                unknown.push(worker.id);
-                continue;
-            };
-            known += 1;
-            for model in models.iter() {
-                let serving = servers.entry(model.id.clone()).or_default();
-                if serving.is_empty() {
-                    first_entries.push(model.clone());
-                }
-                if serving.last() != Some(&worker.id) {
-                    serving.push(worker.id);
-                }
-            }
-        }
-        let restricted = |mut serving: Vec<WorkerId>| {
-            if serving.len() == known {
-                return None;
-            }
-            // Who could not be asked yet may well serve it.
-            serving.extend(&unknown);
-            serving.sort_unstable();
-            Some(serving)
-        };
-        let models: HashMap<_, _> =
-            servers.into_iter().map(|(name, serving)| (name, restricted(serving))).collect();
-        // Engines that serve whatever they are asked for would answer with another model where there are several.
-        let several = models.values().any(Option::is_some);
-        let strict = workers.iter().all(|worker| worker.engine.get().checks_model);
-        let refuses_unlisted = known > 0 && unknown.is_empty() && (several || strict);
-        let model_list = (known > 0).then(|| {
-            let entries: Vec<&str> = first_entries.iter().map(|model| model.entry.get()).collect();
-            Bytes::from(format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(",")))
-        });
-        let ids = workers.iter().map(|worker| worker.id).collect();
-        let has_caps = workers.iter().any(|worker| worker.cap > 0);
-        Self { workers, by_id, ids, has_caps, models, refuses_unlisted, model_list, pools }
-    }
-
-    /// The worker with this id.
-    pub(crate) fn get(&self, id: WorkerId) -> Option<&Arc<Worker>> {
-        self.by_id.get(id.0 as usize)?.as_ref()
-    }
-
-    /// Who serves `model`; `None` means anybody. Nobody serves what no worker lists, if all workers could be asked and either
-    /// check the name themselves or serve different models; else it may be an alias that is not listed.
-    pub(crate) fn eligible(&self, model: Option<&str>) -> Option<&[WorkerId]> {
-        let model = model.filter(|model| !model.is_empty())?;
-        match self.models.get(model) {
-            Some(serving) => serving.as_deref(),
-            None => self.refuses_unlisted.then_some(&[]),
-        }
-    }
-
-    /// All workers.
-    pub(crate) fn ids(&self) -> &[WorkerId] {
-        &self.ids
-    }
-
-    fn named(&self, url: &str) -> Option<&Arc<Worker>> {
-        self.workers.iter().find(|worker| worker.endpoint.url == url)
-    }
-}
 
 /// The fleet of one gateway.
 #[derive(Debug)]
@@ -307,21 +155,7 @@ impl Fleet {
             }
             None => self.router.add_worker(WorkerSpec::new(&endpoint.url))?,
         };
-        let worker = Arc::new(Worker {
-            id,
-            endpoint,
-            pool: Pool::new(self.threads),
-            health: Health::default(),
-            requests: RequestTable::default(),
-            in_flight: AtomicU32::new(0),
-            cap,
-            draining: AtomicBool::new(false),
-            engine: Recognised::told(told),
-            pulse: Pulse::default(),
-            ramping_until_ms: AtomicU64::new(0),
-            backoff: Backoff::default(),
-            models: ArcSwapOption::empty(),
-        });
+        let worker = Arc::new(Worker::new(id, endpoint, cap, Recognised::told(told), self.threads));
         let mut workers = self.snapshot().workers.clone();
         workers.push(Arc::clone(&worker));
         workers.sort_by_key(|worker| worker.id);
@@ -454,125 +288,4 @@ impl Fleet {
 }
 
 #[cfg(test)]
-mod tests {
-    use trunkline_core::RouterConfig;
-
-    use super::*;
-
-    fn fleet(urls: &[&str]) -> Fleet {
-        let router = Arc::new(Router::new(RouterConfig::default()).unwrap());
-        let fleet = Fleet::new(router, 1, Arc::default(), Layout::default(), &GatewayConfig::default());
-        for url in urls {
-            fleet.add(url, None).unwrap();
-        }
-        fleet
-    }
-
-    fn models(ids: &[&str]) -> Vec<Model> {
-        let model = |id: &&str| Model {
-            id: (*id).to_owned(),
-            entry: RawValue::from_string(format!(r#"{{"id":"{id}"}}"#)).unwrap(),
-        };
-        ids.iter().map(model).collect()
-    }
-
-    #[test]
-    fn urls_are_normal_and_unique() {
-        let fleet = fleet(&["http://a:1"]);
-        assert!(matches!(
-            fleet.add("http://a:1/", None),
-            Err(Error::Router(trunkline_core::Error::DuplicateWorker { .. }))
-        ));
-        assert!(fleet.find("http://a:1/").is_ok());
-        assert!(matches!(fleet.remove("http://b:1"), Err(Error::UnknownWorker { .. })));
-        fleet.remove("http://a:1").unwrap();
-        assert!(!fleet.is_ready());
-        fleet.add("http://a:1", None).unwrap();
-        assert!(fleet.is_ready());
-    }
-
-    #[test]
-    fn a_worker_that_the_router_knows_is_taken_over() {
-        let router = Arc::new(Router::new(RouterConfig::default()).unwrap());
-        let id = router.add_worker(WorkerSpec { weight: 3, ..WorkerSpec::new("http://a:1") }).unwrap();
-        router.drain_worker(id, true).unwrap();
-        let config = GatewayConfig::default();
-        let fleet = Fleet::new(Arc::clone(&router), 1, Arc::default(), Layout::default(), &config);
-        assert_eq!(fleet.add("http://a:1/", None).unwrap().id, id);
-        let view = &router.workers()[0];
-        assert_eq!((view.weight, view.draining, view.healthy), (3, false, true));
-        assert!(fleet.add("http://a:1", None).is_err(), "but only once");
-    }
-
-    #[test]
-    fn a_model_restricts_to_those_who_list_it_and_those_who_were_not_asked() {
-        let fleet = fleet(&["http://a:1", "http://b:1", "http://c:1"]);
-        let ids: Vec<_> = fleet.snapshot().workers.iter().map(|worker| worker.id).collect();
-        let set = |number: usize, names: &[&str]| {
-            let worker = Arc::clone(&fleet.snapshot().workers[number]);
-            fleet.set_models(&worker, models(names));
-        };
-        assert!(fleet.snapshot().model_list.is_none());
-        set(0, &["base", "only-a"]);
-        assert_eq!(fleet.snapshot().eligible(Some("only-a")), None, "one list says nothing about the others");
-        set(1, &["base", "only-b", "only-b"]);
-        assert_eq!(fleet.snapshot().eligible(Some("only-a")), Some([ids[0], ids[2]].as_slice()));
-        set(2, &["base"]);
-        assert_eq!(fleet.snapshot().eligible(Some("only-a")), Some([ids[0]].as_slice()));
-        assert_eq!(fleet.snapshot().eligible(Some("base")), None);
-        assert_eq!(fleet.snapshot().eligible(Some("nobody")), Some([].as_slice()));
-        assert_eq!(fleet.snapshot().eligible(Some("")), None);
-        assert_eq!(fleet.snapshot().eligible(None), None);
-        let list = fleet.snapshot().model_list.clone().unwrap();
-        assert_eq!(list, r#"{"object":"list","data":[{"id":"base"},{"id":"only-a"},{"id":"only-b"}]}"#);
-    }
-
-    #[test]
-    fn one_model_is_enforced_only_where_all_engines_check_it() {
-        let fleet = fleet(&["http://a:1#engine=vllm", "http://b:1"]);
-        let set = |number: usize, owner: &str| {
-            let worker = Arc::clone(&fleet.snapshot().workers[number]);
-            fleet.set_engine(&worker, Profile::recognise(Some(owner), ""));
-            fleet.set_models(&worker, models(&["base"]));
-        };
-        set(0, "sglang");
-        set(1, "sglang");
-        assert_eq!(fleet.snapshot().eligible(Some("alias")), None, "SGLang serves any name");
-        set(1, "vllm");
-        assert_eq!(
-            fleet.snapshot().eligible(Some("alias")),
-            Some([].as_slice()),
-            "the first one was told to be vLLM"
-        );
-        fleet.add("http://c:1#engine=vllm", None).unwrap();
-        assert_eq!(fleet.snapshot().eligible(Some("alias")), None, "who was not asked yet may serve it");
-        assert!(fleet.remove("http://c:1#engine=vllm").is_ok());
-        assert!(matches!(fleet.add("http://d:1#engine=x", None), Err(Error::Config { key: "worker", .. })));
-    }
-
-    #[test]
-    fn the_lightest_takes_turns_among_equals() {
-        let fleet = fleet(&["http://a:1", "http://b:1", "http://c:1"]);
-        let snapshot = fleet.snapshot();
-        let mut seen: Vec<_> = (0..3).map(|_| fleet.lightest(&snapshot, None, &[]).unwrap()).collect();
-        seen.sort_unstable();
-        assert_eq!(seen, snapshot.workers.iter().map(|worker| worker.id).collect::<Vec<_>>());
-        snapshot.workers[0].in_flight.store(1, Ordering::Relaxed);
-        fleet.take_out(&snapshot.workers[1]);
-        assert_eq!(fleet.lightest(&snapshot, None, &[]), Some(snapshot.workers[2].id));
-        assert_eq!(fleet.lightest(&snapshot, None, &[snapshot.workers[2].id]), Some(snapshot.workers[0].id));
-        assert_eq!(fleet.lightest(&snapshot, Some(&[snapshot.workers[1].id]), &[]), None);
-    }
-
-    #[test]
-    fn pauses_end() {
-        let fleet = fleet(&["http://a:1", "http://b:1"]);
-        let snapshot = fleet.snapshot();
-        let resting = |now| fleet.avoid(&snapshot, Millis(now)).resting;
-        assert!(resting(0).is_empty());
-        fleet.busy(&snapshot.workers[1], Millis(100), None);
-        assert_eq!(resting(100).as_slice(), [snapshot.workers[1].id]);
-        assert_eq!(fleet.avoid(&snapshot, Millis(100)).busy_until, Some(Millis(350)));
-        assert!(resting(350).is_empty());
-    }
-}
+mod tests;

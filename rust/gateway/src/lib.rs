@@ -9,20 +9,21 @@
 //!
 //! | module | idea |
 //! | --- | --- |
-//! | `server`, `listen` | threads, the listener, start and end |
+//! | `config`, `error` | settings and their ranges, and why a gateway does not start |
+//! | `server`, `listen` | start and end; data threads and what they share; the listener |
 //! | `front`, `patience`, `clients`, `wire`, `tls` | a client's connection: TLS, HTTP/1.1 or HTTP/2, how long it may idle |
 //! | `edge`, `reload`, `keys`, `rate`, `digest` | who may call, how much, and what can be replaced meanwhile |
 //! | `intake` | heads that are refused or put right before anything else |
-//! | `proxy`, `collect`, `place` | one request's life, its body, and the choice of its worker |
+//! | `proxy`, `collect`, `place` | one request's life (attempts, verdicts, delivery), its body, and the choice of its worker |
 //! | `prompt`, `json`, `path` | what a body and a path say |
 //! | `sagemaker` | SageMaker's paths, headers, variants and event streams |
-//! | `fleet`, `endpoint` | who the workers are and what they serve |
+//! | `fleet`, `endpoint` | who the workers are, and a snapshot of what they serve |
 //! | `health`, `probe`, `profile`, `backoff`, `pulse`, `avoid` | which of them get requests |
 //! | `queue`, `budget` | when all are busy, and how often a request may be sent again |
 //! | `upstream`, `link`, `outbound` | connections to them, and how those fail |
 //! | `booking`, `body`, `idle`, `usage` | the answer on its way, and the books |
 //! | `answer`, `headers` | what we say ourselves, and what stops here |
-//! | `metrics`, `edge_metrics`, `admin`, `problem` | what operators see and change |
+//! | `metrics`, `edge_metrics`, `admin`, `problem` | what operators see and change, and its OpenAPI document |
 //!
 //! ```no_run
 //! use std::sync::Arc;

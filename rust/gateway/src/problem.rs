@@ -5,19 +5,7 @@ use axum::response::{IntoResponse, Response};
 use http::{Method, StatusCode, Uri, header};
 use serde_json::json;
 
-/// Everything that is served, as a person would call it.
-const ROUTES: [&str; 10] = [
-    "GET /metrics",
-    "GET /livez",
-    "GET /readyz",
-    "GET /admin/workers",
-    "POST /admin/workers",
-    "DELETE /admin/workers",
-    "POST /admin/workers/{id}/drain",
-    "POST /admin/explain",
-    "GET /admin/state",
-    "HEAD of every GET",
-];
+use crate::admin::openapi;
 
 /// 404.
 pub(crate) async fn not_found(uri: Uri) -> Response {
@@ -30,12 +18,14 @@ pub(crate) async fn method_not_allowed(method: Method, uri: Uri) -> Response {
 }
 
 fn problem(status: StatusCode, detail: &str) -> Response {
+    let mut allowed = openapi::operations();
+    allowed.push("HEAD of every GET".to_owned());
     let document = json!({
         "type": "about:blank",
         "title": status.canonical_reason(),
         "status": status.as_u16(),
         "detail": detail,
-        "allowed": ROUTES,
+        "allowed": allowed,
     });
     let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
     (status, content_type, document.to_string()).into_response()

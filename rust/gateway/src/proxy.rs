@@ -6,25 +6,26 @@
 //! *body* byte: engines send the head of a stream at once and compute afterwards, so a worker that dies in between
 //! costs nobody a thing.
 
+mod attempt;
 mod deliver;
+mod verdict;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Method, Request, Response, StatusCode, Version};
-use http_body_util::{BodyExt, Full};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use crate::answer::{self, RETRY_AFTER_S, Refusal};
-use crate::body::{AnswerBody, Relay, RelayParts};
-use crate::booking::Booking;
+use self::attempt::Begun;
+use self::verdict::Verdict;
+use crate::answer::{self, Refusal};
+use crate::body::AnswerBody;
 use crate::collect::collect;
 use crate::endpoint::MAX_TARGET_BYTES;
 use crate::fleet::{Ids, Worker};
@@ -35,10 +36,8 @@ use crate::metrics::{CLIENT_CLOSED, Cause};
 use crate::path::PathClass;
 use crate::place::{Choice, Placing, may_retry};
 use crate::prompt::Located;
-use crate::pulse::Kind;
-use crate::sagemaker::{self, EventStream, Invocation, RuntimePath};
+use crate::sagemaker::{self, Invocation, RuntimePath};
 use crate::server::Shard;
-use crate::upstream::{self, Fault, FaultKind, Lease};
 
 /// Attempts that may end in a fault: the first and two further workers.
 const MAX_FAULTS: u32 = 3;
@@ -136,25 +135,6 @@ struct Again {
     cause: Cause,
     /// The attempt before reached no worker, so this one is no work done twice.
     is_free: bool,
-}
-
-/// The beginning of a worker's answer.
-struct Begun {
-    parts: http::response::Parts,
-    incoming: Incoming,
-    first: Option<Bytes>,
-    lease: Lease,
-}
-
-/// What an answer means for its request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    /// It is the answer.
-    Final,
-    /// Another worker may have room.
-    Busy,
-    /// Another worker may do better.
-    Failed,
 }
 
 impl Call {
@@ -322,153 +302,6 @@ impl Call {
     fn is_invoke(&self) -> bool {
         self.invocation.as_deref().is_some_and(Invocation::is_invoke)
     }
-
-    /// Sends it to where it is booked and waits until its answer has begun; `kind` if that is a generation's.
-    async fn send(&self, booking: &Booking, kind: Option<Kind>) -> Result<Begun, Fault> {
-        let (worker, shared) = (&booking.worker, &self.shard.shared);
-        let wait = kind.map(|kind| {
-            worker.pulse.wait(&shared.fleet.expectation, kind, booking.uncached_tokens(), shared.now())
-        });
-        // A pooled connection may be dying just now. Requests that must not be sent twice do not take that risk.
-        let mut begun = self.attempt(worker, self.is_repeatable()).await;
-        if matches!(&begun, Err(fault) if fault.is_stale) {
-            shared.metrics.retried(Cause::Stale);
-            begun = self.attempt(worker, false).await;
-        }
-        if let (Some(wait), Ok(begun)) = (wait, &begun) {
-            wait.answered(begun.parts.status == StatusCode::OK);
-        }
-        begun
-    }
-
-    async fn attempt(&self, worker: &Arc<Worker>, may_reuse: bool) -> Result<Begun, Fault> {
-        let mut request = Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() =
-            worker.endpoint.target(&self.target, self.path.as_deref().unwrap_or(self.target.path()));
-        *request.headers_mut() = self.headers.clone();
-        request.headers_mut().insert(header::HOST, worker.endpoint.host_header.clone());
-        if let Some(token) = worker.endpoint.outbound.token() {
-            request.headers_mut().insert(header::AUTHORIZATION, HeaderValue::clone(&token));
-        }
-        let config = &self.shard.shared.config;
-        let mut begun = pin!(async {
-            let exchange =
-                upstream::exchange(worker, self.shard.number, request, config.connect_timeout, may_reuse)
-                    .await?;
-            self.begin(exchange, worker).await
-        });
-        let is_late = async {
-            match config.first_byte_timeout {
-                None => std::future::pending().await,
-                Some(limit) => tokio::time::sleep(limit).await,
-            }
-        };
-        tokio::select! {
-            biased;
-            begun = &mut begun => begun,
-            () = worker.health.gone() => Err(Fault::after_sending(FaultKind::Gone)),
-            () = is_late => Err(Fault::after_sending(FaultKind::FirstByteTimeout)),
-        }
-    }
-
-    /// Waits for the first byte of an answer that could still be fetched elsewhere, or that may say why there is none.
-    async fn begin(&self, exchange: upstream::Exchange, worker: &Worker) -> Result<Begun, Fault> {
-        let upstream::Exchange { answer, lease } = exchange;
-        let (parts, mut incoming) = answer.into_parts();
-        // Nobody asked to switch to another protocol.
-        if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(Fault::after_sending(FaultKind::Malformed));
-        }
-        let mut first = None;
-        let tells = parts.status == StatusCode::OK || worker.engine.get().may_say_draining(parts.status);
-        if self.is_generation() && tells {
-            while first.is_none() {
-                match incoming.frame().await {
-                    Some(Ok(frame)) => first = frame.into_data().ok().filter(|data| !data.is_empty()),
-                    Some(Err(_)) => return Err(Fault::after_sending(FaultKind::Closed)),
-                    None => break,
-                }
-            }
-        }
-        Ok(Begun { parts, incoming, first, lease })
-    }
-
-    /// What an answer means, and what it tells about its worker.
-    fn judge(&self, begun: &Begun, worker: &Worker) -> Verdict {
-        let engine = worker.engine.get();
-        let verdict = match begun.parts.status {
-            status if engine.is_busy(status) => Verdict::Busy,
-            status if engine.is_failed(status) => Verdict::Failed,
-            // An engine that fails after the head says so in its first event.
-            StatusCode::OK if begun.first.as_deref().is_some_and(is_error_event) => Verdict::Failed,
-            _ => Verdict::Final,
-        };
-        let (fleet, now) = (&self.shard.shared.fleet, self.shard.shared.now());
-        match verdict {
-            Verdict::Final => worker.answered(),
-            // What its other pages answer says little about how it generates.
-            _ if !self.is_generation() => {}
-            Verdict::Busy => fleet.busy(worker, now, retry_after(&begun.parts.headers)),
-            Verdict::Failed if begun.first.as_deref().is_some_and(|first| engine.says_draining(first)) => {
-                fleet.leaves(worker, now);
-            }
-            Verdict::Failed => fleet.failed(worker, now),
-        }
-        verdict
-    }
-
-    /// Keeps what a fault tells about its worker.
-    fn note(&self, fault: &Fault, worker: &Worker) {
-        let fleet = &self.shard.shared.fleet;
-        let source = match &fault.kind {
-            FaultKind::Connect(error) => Some(error),
-            FaultKind::ConnectTimeout => None,
-            FaultKind::Closed | FaultKind::Malformed | FaultKind::FirstByteTimeout => {
-                fleet.failed(worker, self.shard.shared.now());
-                return worker.health.suspect();
-            }
-            FaultKind::Gone => return,
-        };
-        if worker.health.connect_failed(source) {
-            fleet.take_out(worker);
-        }
-    }
-
-    /// Passes an answer on to the client.
-    fn pass_on(
-        mut self,
-        begun: Begun,
-        worker: &Worker,
-        annotation: Option<HeaderValue>,
-        booking: Option<Booking>,
-    ) -> Response<AnswerBody> {
-        self.answered = true;
-        let shared = &self.shard.shared;
-        let Begun { mut parts, incoming, first, lease } = begun;
-        worker.requests.count(self.class, parts.status.as_u16());
-        // Whatever the worker speaks, the client is answered in its own protocol.
-        parts.version = Version::HTTP_11;
-        headers::strip_answer(&mut parts.headers);
-        let is_busy = matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        if is_busy && !parts.headers.contains_key(header::RETRY_AFTER) {
-            parts.headers.insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
-        }
-        let content_type =
-            parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-        let is_event_stream = content_type.starts_with(b"text/event-stream");
-        let since = (self.is_generation() && parts.status == StatusCode::OK).then_some(self.since);
-        let is_framed = self.invocation.as_deref().is_some_and(Invocation::is_framed);
-        self.annotate(&mut parts, worker, annotation);
-        let parts_of_relay =
-            RelayParts { incoming, first, lease, booking, is_event_stream, is_framed, since };
-        let relay = Relay::new(Arc::clone(shared), parts_of_relay);
-        if is_framed {
-            Invocation::announce_frames(&mut parts.headers);
-            return Response::from_parts(parts, AnswerBody::Framed(Box::new(EventStream::new(relay))));
-        }
-        Response::from_parts(parts, AnswerBody::Relay(Box::new(relay)))
-    }
 }
 
 impl Drop for Call {
@@ -479,14 +312,4 @@ impl Drop for Call {
             metrics.own_answers.count(self.class, CLIENT_CLOSED);
         }
     }
-}
-
-/// Whether a stream begins with an error.
-fn is_error_event(first: &[u8]) -> bool {
-    first.strip_prefix(b"data:").is_some_and(|data| data.trim_ascii_start().starts_with(b"{\"error\""))
-}
-
-/// `Retry-After` in seconds; a date is not looked at.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }

@@ -1,176 +1,40 @@
-//! Threads, the listener, and how a gateway starts and ends.
+//! How a gateway starts, is changed and ends.
 //!
 //! Each data thread runs its own event loop and shares nothing with the others on a request's way but the router, the
 //! fleet and counters. There is one listener: a task on the first thread accepts, and hands each connection to the
 //! thread that has the fewest open. One more thread probes the workers and serves the admin API, so that neither
 //! waits for requests.
 
+mod shard;
+mod shared;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{mpsc, watch};
-use trunkline_core::{Millis, Router};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use trunkline_core::Router;
 
+use self::shard::{accept, carry};
+use self::shared::{Gate, GateState};
 use crate::admin;
 use crate::budget::RetryBudget;
-use crate::clients::{Clients, Seat};
+use crate::clients::Clients;
 use crate::config::GatewayConfig;
 use crate::edge::Edge;
 use crate::error::Error;
-use crate::fleet::{Fleet, Worker};
-use crate::front;
-use crate::health;
-use crate::listen::{Accepted, Listen, Listener, bind_tcp};
+use crate::fleet::Fleet;
+use crate::listen::{Listen, Listener, bind_tcp};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::sagemaker::{Layout, Sessions};
 
-/// Pause after the system had no room for one more connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Time between two looks for connections to workers that were idle for too long.
-const REAP_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What a gateway is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    Serving,
-    /// Nothing new; what runs finishes.
-    Draining,
-    /// Everything stops.
-    Closed,
-}
-
-/// What all threads share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) config: GatewayConfig,
-    pub(crate) fleet: Arc<Fleet>,
-    pub(crate) metrics: Metrics,
-    /// Which worker keeps which of SageMaker's sessions.
-    pub(crate) sessions: Sessions,
-    pub(crate) edge: Arc<Edge>,
-    /// `None` without a limit.
-    clients: Option<Arc<Clients>>,
-    /// The workers that the configuration names. Held while another one is put in force.
-    pub(crate) configured: Mutex<Vec<String>>,
-    pub(crate) retries: RetryBudget,
-    phase: watch::Sender<Phase>,
-    gate: Gate,
-    /// Where probes run.
-    control: Handle,
-}
-
-impl Shared {
-    /// Time since the start.
-    pub(crate) fn now(&self) -> Millis {
-        self.fleet.now()
-    }
-
-    pub(crate) fn phase(&self) -> Phase {
-        *self.phase.borrow()
-    }
-
-    /// Tells of every new phase.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Phase> {
-        self.phase.subscribe()
-    }
-
-    /// Whether new requests are welcome.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.phase() == Phase::Serving && self.fleet.is_ready()
-    }
-
-    /// Adds a worker and begins to probe it. `cap` bounds its requests in flight, instead of what the settings say.
-    pub(crate) fn add_worker(&self, url: &str, cap: Option<u32>) -> Result<Arc<Worker>, Error> {
-        let worker = self.fleet.add(url, cap)?;
-        self.control.spawn(health::watch(
-            Arc::clone(&self.fleet),
-            Arc::clone(&worker),
-            self.config.probe_interval,
-        ));
-        Ok(worker)
-    }
-
-    /// The same in a running gateway, with a slow start.
-    pub(crate) fn join_fleet(&self, url: &str, cap: Option<u32>) -> Result<Arc<Worker>, Error> {
-        let worker = self.add_worker(url, cap)?;
-        self.fleet.ramp_up(&worker, self.now());
-        self.fleet.queue.wake();
-        Ok(worker)
-    }
-}
-
-/// Counts what must end before a drain is done.
-#[derive(Debug)]
-struct Gate {
-    state: Mutex<GateState>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct GateState {
-    is_listening: bool,
-    connections: usize,
-    is_closed: bool,
-    /// Whether connections were open when it was closed.
-    was_cut: bool,
-}
-
-impl Gate {
-    fn change(&self, change: impl FnOnce(&mut GateState)) {
-        change(&mut self.state.lock());
-        self.changed.notify_all();
-    }
-
-    /// Waits until `holds`; `false` if it did not within `timeout`.
-    fn wait(&self, timeout: Duration, holds: impl Fn(&GateState) -> bool) -> bool {
-        let mut state = self.state.lock();
-        !self.changed.wait_while_for(&mut state, |state| !holds(state), timeout).timed_out()
-    }
-}
-
-/// One data thread.
-#[derive(Debug)]
-pub(crate) struct Shard {
-    pub(crate) number: usize,
-    pub(crate) shared: Arc<Shared>,
-    connections: AtomicUsize,
-    inbox: mpsc::UnboundedSender<(Counted, Accepted)>,
-}
-
-/// A client's connection, counted while it lives.
-#[derive(Debug)]
-pub(crate) struct Counted {
-    shard: Arc<Shard>,
-    /// Its place among those of its client, if these are limited.
-    _seat: Option<Seat>,
-}
-
-impl Counted {
-    fn new(shard: &Arc<Shard>, seat: Option<Seat>) -> Self {
-        shard.connections.fetch_add(1, Ordering::Relaxed);
-        shard.shared.gate.change(|state| state.connections += 1);
-        Self { shard: Arc::clone(shard), _seat: seat }
-    }
-
-    /// The thread that serves it.
-    pub(crate) fn shard(&self) -> &Arc<Shard> {
-        &self.shard
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.shard.connections.fetch_sub(1, Ordering::Relaxed);
-        self.shard.shared.gate.change(|state| state.connections -= 1);
-    }
-}
+pub(crate) use self::shard::{Counted, Shard};
+pub(crate) use self::shared::{Phase, Shared, reached};
 
 /// A running gateway. Dropping it closes it.
 ///
@@ -224,10 +88,7 @@ impl Gateway {
             configured: Mutex::default(),
             sessions: Sessions::default(),
             phase: watch::Sender::new(Phase::Serving),
-            gate: Gate {
-                state: Mutex::new(GateState { is_listening: true, ..GateState::default() }),
-                changed: Condvar::new(),
-            },
+            gate: Gate::new(),
             control: control.handle().clone(),
         });
         shared.reload(&shared.config.files, worker_urls)?;
@@ -236,14 +97,8 @@ impl Gateway {
                 shared.add_worker(url, None)?;
             }
         }
-        let (shards, inboxes): (Vec<_>, Vec<_>) = (0..thread_count)
-            .map(|number| {
-                let (inbox, arrivals) = mpsc::unbounded_channel();
-                let shard =
-                    Shard { number, shared: Arc::clone(&shared), connections: AtomicUsize::new(0), inbox };
-                (Arc::new(shard), arrivals)
-            })
-            .unzip();
+        let (shards, inboxes): (Vec<_>, Vec<_>) =
+            (0..thread_count).map(|number| Shard::new(number, &shared)).unzip();
         runtimes[0].spawn(accept(listener, shards.clone()));
 
         let threads = Mutex::default();
@@ -378,65 +233,6 @@ fn runtime() -> Result<Runtime, Error> {
 fn listen_admin(runtime: &Runtime, address: SocketAddr) -> Result<TcpListener, Error> {
     let _context = runtime.enter();
     bind_tcp(address).map_err(|source| Error::Listen { address: address.into(), source })
-}
-
-/// Resolves when the gateway reaches `phase` (or is gone).
-pub(crate) async fn reached(phase: Phase, watch: &mut watch::Receiver<Phase>) {
-    // An error means that the gateway is gone, which is past every phase.
-    let _ = watch.wait_for(|now| *now >= phase).await;
-}
-
-/// Accepts connections until the gateway drains.
-async fn accept(listener: Listener, shards: Vec<Arc<Shard>>) {
-    let shared = Arc::clone(&shards[0].shared);
-    let mut phase = shared.phase.subscribe();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = reached(Phase::Draining, &mut phase) => break,
-        };
-        match accepted {
-            Ok((stream, address)) => {
-                let seat = match (&shared.clients, address) {
-                    (Some(clients), Some(address)) => match clients.admit(address) {
-                        Some(seat) => Some(seat),
-                        None => {
-                            shared.metrics.edge.refused_connections.inc();
-                            continue;
-                        }
-                    },
-                    _ => None,
-                };
-                let lightest = shards.iter().min_by_key(|shard| shard.connections.load(Ordering::Relaxed));
-                let shard = lightest.expect("a gateway has at least one thread");
-                // An error means that the thread has ended; the connection is closed with it.
-                let _ = shard.inbox.send((Counted::new(shard, seat), stream));
-            }
-            // The client left again, or the system has no room. The first passes at once, the second may last.
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
-            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-        }
-    }
-    drop(listener);
-    shared.gate.change(|state| state.is_listening = false);
-}
-
-/// A data thread's main task.
-async fn carry(shard: Arc<Shard>, mut arrivals: mpsc::UnboundedReceiver<(Counted, Accepted)>) {
-    let mut phase = shard.shared.phase.subscribe();
-    let mut reap = tokio::time::interval(REAP_INTERVAL);
-    loop {
-        tokio::select! {
-            Some((client, accepted)) = arrivals.recv() => {
-                tokio::spawn(front::converse(client, accepted));
-            }
-            _ = reap.tick() => {
-                let now = Instant::now();
-                shard.shared.fleet.snapshot().workers.iter().for_each(|worker| worker.pool.reap(shard.number, now));
-            }
-            () = reached(Phase::Closed, &mut phase) => return,
-        }
-    }
 }
 
 /// The control thread's main task; probes run beside it.

@@ -1,15 +1,21 @@
-//! Whose words an answer is handed over in: the worker's own, or SageMaker's around a worker's error.
+//! How an answer is handed over, and in whose words: the worker's own, or SageMaker's around a worker's error.
 
-use http::{HeaderValue, Response};
+use std::sync::Arc;
+
+use http::header::{self, HeaderValue};
+use http::{Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use super::{Begun, Call};
-use crate::body::AnswerBody;
+use super::Call;
+use super::attempt::Begun;
+use crate::answer::RETRY_AFTER_S;
+use crate::body::{AnswerBody, Relay, RelayParts};
 use crate::booking::Booking;
 use crate::collect::BODY_PAUSE;
 use crate::fleet::Worker;
-use crate::{headers, sagemaker};
+use crate::headers;
+use crate::sagemaker::{self, EventStream, Invocation};
 
 impl Call {
     /// Hands an answer over: as it is, or an error in SageMaker's words where those are spoken.
@@ -38,13 +44,43 @@ impl Call {
         Response::from_parts(parts, body)
     }
 
-    /// Says in an answer where it comes from.
-    pub(super) fn annotate(
-        &self,
-        parts: &mut http::response::Parts,
+    /// Passes an answer on to the client.
+    fn pass_on(
+        mut self,
+        begun: Begun,
         worker: &Worker,
         annotation: Option<HeaderValue>,
-    ) {
+        booking: Option<Booking>,
+    ) -> Response<AnswerBody> {
+        self.answered = true;
+        let shared = &self.shard.shared;
+        let Begun { mut parts, incoming, first, lease } = begun;
+        worker.requests.count(self.class, parts.status.as_u16());
+        // Whatever the worker speaks, the client is answered in its own protocol.
+        parts.version = Version::HTTP_11;
+        headers::strip_answer(&mut parts.headers);
+        let is_busy = matches!(parts.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        if is_busy && !parts.headers.contains_key(header::RETRY_AFTER) {
+            parts.headers.insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
+        }
+        let content_type =
+            parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        let is_event_stream = content_type.starts_with(b"text/event-stream");
+        let since = (self.is_generation() && parts.status == StatusCode::OK).then_some(self.since);
+        let is_framed = self.invocation.as_deref().is_some_and(Invocation::is_framed);
+        self.annotate(&mut parts, worker, annotation);
+        let parts_of_relay =
+            RelayParts { incoming, first, lease, booking, is_event_stream, is_framed, since };
+        let relay = Relay::new(Arc::clone(shared), parts_of_relay);
+        if is_framed {
+            Invocation::announce_frames(&mut parts.headers);
+            return Response::from_parts(parts, AnswerBody::Framed(Box::new(EventStream::new(relay))));
+        }
+        Response::from_parts(parts, AnswerBody::Relay(Box::new(relay)))
+    }
+
+    /// Says in an answer where it comes from.
+    fn annotate(&self, parts: &mut http::response::Parts, worker: &Worker, annotation: Option<HeaderValue>) {
         if let Some(annotation) = annotation {
             parts.headers.insert(headers::WORKER, worker.endpoint.url_header.clone());
             parts.headers.insert(headers::DECISION, annotation);
