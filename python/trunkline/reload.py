@@ -1,8 +1,9 @@
 """Changed settings take effect while requests run, or not at all.
 
 What the settings' files hold (certificates, keys, tokens), the list of workers and the policy are put in force;
-anything else that differs needs a restart, and then nothing is changed. A refused reload leaves everything as it was
-and says why.
+anything else that differs needs a restart, and then nothing is changed. So does a certificate, key file or token that
+is no longer named: a configuration file that is empty for a moment must not open the gateway. A refused reload leaves
+everything as it was and says why.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Reloader:
         """Watch for changes of `settings`, which `gateway` was started with; `again` reads them anew."""
         self._gateway, self._router, self._settings, self._again = gateway, router, settings, again
         self._config_file = config_file
+        # Files that the settings name, those of the last refused ones included.
+        self._files = set(settings.files.values())
         self._seen = self._states()
 
     def has_news(self) -> bool:
@@ -52,6 +55,7 @@ class Reloader:
         self._seen = self._states()
         try:
             settings = self._again()
+            self._watch(settings)
             self._refuse_what_needs_a_restart(settings)
         except SettingsError as refused:
             self._gateway.reload_refused()
@@ -67,7 +71,7 @@ class Reloader:
                 concurrency_threshold=settings.concurrency_threshold,
             )
         self._settings = settings
-        # The new settings may name other files.
+        self._files = set(settings.files.values())
         self._seen = self._states()
         return f"reloaded: {_list('added', added)}, {_list('removed', removed)}"
 
@@ -75,11 +79,17 @@ class Reloader:
         for field in type(settings).fields():
             value = getattr(settings, field.name)
             before = getattr(self._settings, field.name)
-            if value != before and field.name not in ("workers", *POLICY, *FILES):
+            is_off = field.name in FILES and value is None
+            if value != before and (is_off or field.name not in ("workers", *POLICY, *FILES)):
                 raise SettingsError(field.name, value, allowed=f"{before!r} until a restart", source="reload")
 
+    def _watch(self, settings: ServeSettings) -> None:
+        """Look at the files of settings that may be refused, too: one of them may only be missing yet."""
+        self._files |= set(settings.files.values())
+        self._seen = self._states()
+
     def _states(self) -> dict[str, _State]:
-        paths = [Path(path) for path in self._settings.files.values()]
+        paths = [Path(path) for path in sorted(self._files)]
         if self._config_file is not None:
             paths.append(self._config_file)
         return {str(path): _state(path) for path in paths}

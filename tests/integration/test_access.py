@@ -166,6 +166,28 @@ def test_a_changed_file_swaps_workers_without_losing_a_request(
     assert served.metric('trunkline_config_reloads_total{result="ok"}') == 1
 
 
+def test_a_file_that_is_empty_for_a_moment_opens_nothing(
+    serve: Serve, make_workers: MakeWorkers, tmp_path: Path
+) -> None:
+    keys, later = tmp_path / "keys", tmp_path / "later"
+    keys.write_text(new_key("alice")["line"] + "\n")
+    file = tmp_path / "trunkline.toml"
+    file.write_text(f'api_keys_file = "{keys}"\n')
+    served = serve(make_workers(1), "--config", str(file))
+    assert served.chat("hello").status == 401
+    file.write_text("")
+    served.signal(signal.SIGHUP)
+    served.wait_for_log("reload refused", "api_keys_file")
+    assert served.chat("hello").status == 401
+    # A file that is missing yet is looked for, too.
+    served.log.clear()
+    file.write_text(f'api_keys_file = "{later}"\n')
+    served.wait_for_log("reload refused", str(later))
+    later.write_text(new_key("bob")["line"] + "\n")
+    served.wait_for_log("reloaded")
+    assert served.chat("hello").status == 401
+
+
 def test_another_policy_is_in_force_after_a_signal(serve: Serve, make_workers: MakeWorkers, tmp_path: Path) -> None:
     workers = make_workers(2)
     file = tmp_path / "trunkline.toml"

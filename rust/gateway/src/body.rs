@@ -144,6 +144,8 @@ impl Relay {
             // An answer in one piece begins when it is complete.
             first_token.arrived(&mut booking);
         }
+        // Within a length that was promised there is no room for words of ours.
+        let has_room = incoming.size_hint().exact().is_none();
         let mut relay = Self {
             incoming,
             first,
@@ -153,7 +155,7 @@ impl Relay {
             first_token,
             tail: Tail::default(),
             is_event_stream,
-            tells_cut: is_event_stream && !is_framed,
+            tells_cut: is_event_stream && !is_framed && has_room,
             idle: IdleWatch::new(shared.config.idle_timeout),
             shared,
         };

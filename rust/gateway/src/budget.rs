@@ -3,7 +3,8 @@
 //! Every retry is work that the fleet does twice. When one worker fails, retries are few and save the day; when all of
 //! them fail or drown, retries are what keeps them down. So within a sliding window of ten seconds, at most a share of the
 //! requests that came or are still running, and a few more for quiet hours, are sent again. Attempts that reached no
-//! worker (a refused connection) cost nobody anything and are not counted.
+//! worker (a refused connection) or lost it (it died with what it had) leave no work behind and are not counted: neither a
+//! small fleet that loses a half of itself nor a client that provokes errors may cost others their rescue.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

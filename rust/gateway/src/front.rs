@@ -22,7 +22,7 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 use crate::listen::Accepted;
 use crate::patience::{Heard, Patience};
 use crate::proxy;
-use crate::server::{Counted, Phase, Shard, reached};
+use crate::server::{Counted, DRAIN_GRACE, Phase, Shard, reached};
 use crate::tls;
 use crate::wire::{Socket, Wire};
 
@@ -36,8 +36,6 @@ const MAX_SEND_BUFFER_BYTES: usize = 64 << 10;
 /// while its answers still run.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a drain waits for a request that is half sent.
-const DRAIN_GRACE: Duration = Duration::from_millis(500);
 /// Longest wait for an HTTP/2 client to agree that its connection ends, once its streams have.
 const GOODBYE: Duration = Duration::from_secs(1);
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::header::{self, HeaderMap, HeaderName};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use trunkline_core::{Millis, Usage};
 
 use crate::digest::Digest;
@@ -147,10 +147,10 @@ impl Keys {
 
     /// Admits a request with these headers, and counts it. Cost: a hash of the token.
     pub(crate) fn admit(&self, headers: &HeaderMap, now: Millis) -> Result<Admitted, Denied> {
-        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
-        let named = headers.get(X_API_KEY).map(|value| value.as_bytes().trim_ascii());
-        let by_bearer = bearer.and_then(|token| self.find(token));
-        let by_name = named.and_then(|token| self.find(token));
+        // Whichever line holds it: none of them goes on to a worker.
+        let lines = |name| headers.get_all(name).iter().map(HeaderValue::as_bytes);
+        let by_bearer = lines(&header::AUTHORIZATION).filter_map(bearer).find_map(|token| self.find(token));
+        let by_name = lines(&X_API_KEY).find_map(|token| self.find(token.trim_ascii()));
         let key = by_bearer.or(by_name).ok_or(Denied::Unknown)?;
         key.admit(now)?;
         Ok(Admitted {
@@ -209,7 +209,6 @@ impl Key {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
 
     use super::*;
 
@@ -249,6 +248,16 @@ mod tests {
             }
         }
         assert_eq!(keys.iter().next().unwrap().requests_total.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn every_line_that_may_hold_our_key_is_looked_at() {
+        let keys = keys(&format!("name=acme sha256={ABC}\n"));
+        let mut lines = headers("authorization", "Bearer other");
+        lines.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer abc"));
+        lines.append(X_API_KEY, HeaderValue::from_static("abc"));
+        let admitted = keys.admit(&lines, Millis(0)).unwrap();
+        assert!(admitted.ends_here(&header::AUTHORIZATION) && admitted.ends_here(&X_API_KEY));
     }
 
     #[test]

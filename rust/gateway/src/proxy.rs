@@ -21,6 +21,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use percent_encoding::percent_decode_str;
 
 use self::attempt::Begun;
 use self::verdict::Verdict;
@@ -55,7 +56,9 @@ pub(crate) async fn serve(
     let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let runtime = RuntimePath::of(target.path());
     let path = runtime.map(|runtime| runtime.path.to_owned());
-    let class = PathClass::of(path.as_deref().unwrap_or(target.path()));
+    // What is written in another way is the same path to a worker.
+    let spelled = percent_decode_str(path.as_deref().unwrap_or(target.path())).decode_utf8_lossy();
+    let class = PathClass::of(&spelled);
     let refused = |refusal: &Refusal| match runtime {
         Some(runtime) if runtime.is_invoke() => sagemaker::answer(refusal),
         _ => refusal.answer(),
@@ -77,7 +80,7 @@ pub(crate) async fn serve(
         None => None,
         Some(keys) => match keys.admit(&parts.headers, shard.shared.now()) {
             Ok(admitted) => Some(admitted),
-            Err(denied) => return own(Refusal::Denied(denied).answer()),
+            Err(denied) => return own(refused(&Refusal::Denied(denied))),
         },
     };
     if class == PathClass::Models
@@ -87,7 +90,11 @@ pub(crate) async fn serve(
         return own(answer::json(StatusCode::OK, list));
     }
     is_reading.store(true, Ordering::Relaxed);
-    let body = collect(incoming, &parts.headers, shard.shared.config.max_body_bytes).await;
+    let body = tokio::select! {
+        biased;
+        body = collect(incoming, &parts.headers, shard.shared.config.max_body_bytes) => body,
+        () = shard.shared.grace_is_over() => Err(Refusal::SlowBody),
+    };
     // What is refused unread is owed no more than the refusal.
     is_reading.store(body.is_err(), Ordering::Relaxed);
     let body = match body {
@@ -133,7 +140,7 @@ struct Call {
 #[derive(Debug, Clone, Copy)]
 struct Again {
     cause: Cause,
-    /// The attempt before reached no worker, so this one is no work done twice.
+    /// The attempt before reached no worker, or one that is gone: this one adds nothing to anybody's load.
     is_free: bool,
 }
 
@@ -252,7 +259,10 @@ impl Call {
                     self.note(&fault, &worker);
                     faults += 1;
                     self.failed.push(worker.id);
-                    again = Some(Again { cause: fault.kind.cause(), is_free: fault.unsent });
+                    again = Some(Again {
+                        cause: fault.kind.cause(),
+                        is_free: fault.unsent || fault.kind.is_loss(),
+                    });
                     refusal = Refusal::Failed(fault.kind);
                     if !fault.unsent && !self.is_repeatable() {
                         break;

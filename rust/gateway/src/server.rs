@@ -34,7 +34,7 @@ use crate::outbound::Outbound;
 use crate::sagemaker::{Layout, Sessions};
 
 pub(crate) use self::shard::{Counted, Shard};
-pub(crate) use self::shared::{Phase, Shared, reached};
+pub(crate) use self::shared::{DRAIN_GRACE, Phase, Shared, reached};
 
 /// A running gateway. Dropping it closes it.
 ///

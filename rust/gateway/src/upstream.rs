@@ -203,6 +203,11 @@ pub(crate) enum FaultKind {
 }
 
 impl FaultKind {
+    /// Whether the worker, or its connection, was lost: nobody works on the request any more.
+    pub(crate) fn is_loss(&self) -> bool {
+        matches!(self, Self::Closed | Self::Gone)
+    }
+
     /// The label in `trunkline_retries_total`.
     pub(crate) fn cause(&self) -> Cause {
         match self {

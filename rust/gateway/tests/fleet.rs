@@ -285,7 +285,8 @@ fn requests_that_are_still_on_their_way_do_not_hold_up_a_drain() {
     assert!(front.gateway.wait_drained(DEADLINE));
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     for mut client in [no_head, no_body, second] {
-        assert!(client.reply().is_none());
+        // A head that came whole is told, if the end of its connection leaves the time.
+        assert!(client.reply().is_none_or(|reply| reply.status == 408));
     }
 }
 

@@ -132,6 +132,21 @@ fn answers_say_who_and_why_unless_told_not_to() {
 }
 
 #[test]
+fn a_path_spelled_in_another_way_means_the_same_and_is_forwarded_as_it_came() {
+    let worker = FakeWorker::start();
+    worker.answer_with(ok("{}"));
+    let front = Front::start(&[&worker]);
+    for _ in 0..2 {
+        let reply =
+            front.ask(request("POST", "/v1/%63hat/completions", "", &chat(&"a long prompt ".repeat(20))));
+        assert_eq!(reply.status, 200);
+    }
+    assert!(worker.seen().iter().all(|seen| seen.line() == "POST /v1/%63hat/completions HTTP/1.1"));
+    let blocks = front.router.stats().index_blocks;
+    assert!(blocks > 0, "its prompt was read");
+}
+
+#[test]
 fn other_methods_and_paths_are_forwarded_and_counted() {
     let worker = FakeWorker::start();
     let front = Front::start(&[&worker]);

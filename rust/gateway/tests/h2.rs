@@ -381,6 +381,21 @@ fn a_drain_does_not_wait_for_a_silent_client() {
 }
 
 #[test]
+fn a_drain_does_not_wait_for_a_half_sent_request() {
+    let worker = FakeWorker::start();
+    let front = Front::start(&[&worker]);
+    let mut client = Client::connect(&front);
+    let request = Request::post("http://client.example/v1/chat/completions").body(()).unwrap();
+    let half_sent = client.sender.send_request(request, false).unwrap();
+    // What comes later on the same connection was answered, so the head before it was read.
+    assert_eq!(client.chat("x").0, 200);
+    front.gateway.drain();
+    assert!(front.gateway.wait_drained(DEADLINE));
+    drop(half_sent);
+    assert_eq!(worker.seen().len(), 1);
+}
+
+#[test]
 fn an_idle_connection_ends_and_a_busy_one_does_not() {
     let (worker, say) = told();
     let front = Front::with(Policy::RoundRobin, &[&worker], |config| {

@@ -217,6 +217,20 @@ fn retries_end_with_their_budget_but_not_those_that_cost_nothing() {
 }
 
 #[test]
+fn requests_whose_worker_died_are_rescued_without_a_budget() {
+    let (dying, other) = (FakeWorker::start(), FakeWorker::start());
+    dying.behave(|_, _| Then::Close);
+    other.answer_with(ok("{}"));
+    let front = front(&[&dying, &other], |config| config.retry_budget = 0.0);
+    for _ in 0..8 {
+        assert_eq!(front.chat("x").status, 200);
+    }
+    assert!(!dying.seen().is_empty());
+    assert_eq!(front.metric("trunkline_retries_denied_total"), 0.0);
+    front.assert_nothing_in_flight();
+}
+
+#[test]
 fn a_fleet_that_drowns_is_asked_little_more_than_once_per_request() {
     let workers: Vec<_> = (0..3).map(|_| FakeWorker::start()).collect();
     for worker in &workers {

@@ -97,6 +97,21 @@ fn a_cut_stream_ends_with_an_error_event_and_without_done() {
 }
 
 #[test]
+fn a_stream_of_a_promised_length_is_cut_without_words_of_ours() {
+    let worker = FakeWorker::start();
+    worker.behave(|_, peer| {
+        peer.send(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100\r\n\r\ndata: 1\n\n",
+        );
+        Then::Close
+    });
+    let front = Front::start(&[&worker]);
+    let reply = front.ask(stream_request("x"));
+    assert_eq!((reply.text().as_str(), reply.is_whole), ("data: 1\n\n", false));
+    front.assert_nothing_in_flight();
+}
+
+#[test]
 fn any_other_cut_answer_cuts_the_connection() {
     let worker = FakeWorker::start();
     worker.behave(|_, peer| {

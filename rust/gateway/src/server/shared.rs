@@ -18,6 +18,9 @@ use crate::health;
 use crate::metrics::Metrics;
 use crate::sagemaker::Sessions;
 
+/// How long a drain waits for a request that is half sent.
+pub(crate) const DRAIN_GRACE: Duration = Duration::from_millis(500);
+
 /// What a gateway is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
@@ -61,6 +64,12 @@ impl Shared {
     /// Tells of every new phase.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Phase> {
         self.phase.subscribe()
+    }
+
+    /// Waits until the gateway drains and what is still on its way has had its time to arrive.
+    pub(crate) async fn grace_is_over(&self) {
+        reached(Phase::Draining, &mut self.subscribe()).await;
+        tokio::time::sleep(DRAIN_GRACE).await;
     }
 
     /// Whether new requests are welcome.
