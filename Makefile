@@ -25,13 +25,13 @@ RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -na
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: build ## random against prefix-aware routing on simulated workers: a table, then exit 0
 	@trunkline demo $(DEMO_FLAGS)
 
 serve-demo: build ## the same, then keep gateway and workers running until Ctrl-C
-	@trunkline demo --keep
+	@trunkline demo --keep $(DEMO_FLAGS)
 
 test: build ## every check: formats, lints, types, cargo tests, pytest
 	@python tests/run.py
@@ -74,7 +74,7 @@ soak: build ## ten minutes (SOAK_SECONDS=) of load with workers killed and clien
 loom: ## every interleaving of the index's version cell, by the loom model checker
 	@RUSTFLAGS="--cfg loom" cargo test --release --locked --target-dir target/loom -p trunkline-core --lib loom_tests
 
-fuzz: .cache/tools/bin/cargo-fuzz ## every fuzz target for $(FUZZ_SECONDS) s each; needs a nightly compiler and C++
+fuzz: .cache/tools/bin/cargo-fuzz ## every fuzz target for 30 s (FUZZ_SECONDS=) each; needs a nightly compiler and C++
 	@set -e; for target in $$(.cache/tools/bin/cargo-fuzz fuzz list --fuzz-dir rust/fuzz); do \
 		echo "== fuzz $$target"; \
 		PATH="$(CURDIR)/.cache/tools/bin:$$PATH" cargo +nightly fuzz run --fuzz-dir rust/fuzz --target-dir .cache/fuzz \

@@ -1,7 +1,8 @@
 //! Reads a request's body, whole and within its limit.
 //!
-//! A body over the limit is refused at once, but what the client still sends is read and thrown away for a moment: a
-//! connection that is closed with unread bytes is reset, and the reset may overtake the refusal.
+//! A body over the limit is refused at once, as is one that comes without a valid key, but what the client still sends is
+//! read and thrown away for a moment: a connection that is closed with unread bytes is reset, and the reset may overtake
+//! the refusal.
 
 use std::time::Duration;
 
@@ -30,10 +31,7 @@ pub(crate) async fn collect(
     let declared =
         headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
     if declared > max_bytes {
-        // Who waits for leave to send its body has not sent it, and must not be told to.
-        if !headers.contains_key(header::EXPECT) {
-            linger(incoming);
-        }
+        forget(incoming, headers);
         return Err(Refusal::LargeBody { max_bytes });
     }
     let (mut only, mut all) = (Bytes::new(), BytesMut::new());
@@ -56,6 +54,14 @@ pub(crate) async fn collect(
         all.extend_from_slice(&data);
     }
     Ok(if all.is_empty() { only } else { all.freeze() })
+}
+
+/// Forgets the body of a request that is refused unread. Who waits for leave to send it has not sent it, and must not be told
+/// to.
+pub(crate) fn forget(incoming: Incoming, headers: &HeaderMap) {
+    if !incoming.is_end_stream() && !headers.contains_key(header::EXPECT) {
+        linger(incoming);
+    }
 }
 
 /// Reads on and forgets, until the body ends or the time is over.

@@ -27,7 +27,7 @@ use self::attempt::Begun;
 use self::verdict::Verdict;
 use crate::answer::{self, Refusal};
 use crate::body::AnswerBody;
-use crate::collect::collect;
+use crate::collect::{collect, forget};
 use crate::endpoint::MAX_TARGET_BYTES;
 use crate::fleet::{Ids, Worker};
 use crate::headers;
@@ -80,7 +80,10 @@ pub(crate) async fn serve(
         None => None,
         Some(keys) => match keys.admit(&parts.headers, shard.shared.now()) {
             Ok(admitted) => Some(admitted),
-            Err(denied) => return own(refused(&Refusal::Denied(denied))),
+            Err(denied) => {
+                forget(incoming, &parts.headers);
+                return own(refused(&Refusal::Denied(denied)));
+            }
         },
     };
     if class == PathClass::Models

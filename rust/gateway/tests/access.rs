@@ -96,6 +96,20 @@ fn our_key_stops_here_and_any_other_header_passes() {
 }
 
 #[test]
+fn a_refusal_can_be_read_although_the_body_still_comes() {
+    let (worker, directory) = (FakeWorker::start(), Directory::new());
+    let keys = directory.file("keys", &line("alice", ALICE, ""));
+    let front = Front::with(Policy::RoundRobin, &[&worker], |config| config.files.api_keys = keys);
+    let large = vec![b'x'; 12 << 20];
+    for _ in 0..3 {
+        // Sends all of it before it reads.
+        let reply = front.ask(request("POST", "/v1/chat/completions", "", &large));
+        assert_eq!((reply.status, reply.is_whole), (401, true));
+    }
+    assert!(worker.seen().is_empty());
+}
+
+#[test]
 fn workers_get_a_token_of_their_own() {
     let (worker, directory) = (FakeWorker::start(), Directory::new());
     let token = directory.file("token", "worker-token-0123456789\n");
