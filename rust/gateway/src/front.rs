@@ -111,9 +111,11 @@ async fn serve_http1(shard: &Arc<Shard>, wire: Wire, ahead: Bytes) {
     if config.max_headers != HYPER_MAX_HEADERS {
         server.max_headers(config.max_headers);
     }
-    // Whether its first request, or the body of its last one, has yet to arrive.
-    let is_reading = Arc::new(AtomicBool::new(true));
-    let service = service_fn(|request| proxy::serve(Arc::clone(shard), request, Arc::clone(&is_reading)));
+    let has_asked = AtomicBool::new(false);
+    let service = service_fn(|request| {
+        has_asked.store(true, Ordering::Relaxed);
+        proxy::serve(Arc::clone(shard), request)
+    });
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     let mut phase = shard.shared.subscribe();
     tokio::select! {
@@ -122,9 +124,9 @@ async fn serve_http1(shard: &Arc<Shard>, wire: Wire, ahead: Bytes) {
         _ = &mut connection => return,
         () = reached(Phase::Draining, &mut phase) => connection.as_mut().graceful_shutdown(),
     }
-    // Idle connections end here by themselves. One that is still sending its request after a moment is cut: only who
-    // has asked is owed an answer.
-    if timeout(DRAIN_GRACE, connection.as_mut()).await.is_err() && !is_reading.load(Ordering::Relaxed) {
+    // Idle connections end here by themselves, and whose body does not arrive is told so. One that has sent no whole head
+    // yet is cut: only who has asked is owed an answer.
+    if timeout(DRAIN_GRACE, connection.as_mut()).await.is_err() && has_asked.load(Ordering::Relaxed) {
         let _ = connection.await;
     }
 }
@@ -143,8 +145,7 @@ async fn serve_h2(shard: &Arc<Shard>, wire: Wire, ahead: Bytes) {
     let stream = Heard::new(wire, ahead, &Patience::new(config.header_timeout));
     let service = {
         let shard = Arc::clone(shard);
-        // How far a stream is matters to itself alone.
-        service_fn(move |request| proxy::serve(Arc::clone(&shard), request, Arc::default()))
+        service_fn(move |request| proxy::serve(Arc::clone(&shard), request))
     };
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     let mut phase = shard.shared.subscribe();

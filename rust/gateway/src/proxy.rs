@@ -13,7 +13,6 @@ mod verdict;
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -45,11 +44,10 @@ const MAX_FAULTS: u32 = 3;
 /// Attempts that may end in "busy" before the request waits.
 const MAX_BUSY: u32 = 4;
 
-/// Answers one request. Never fails: faults become answers. `is_reading` is set while its body has yet to arrive.
+/// Answers one request. Never fails: faults become answers.
 pub(crate) async fn serve(
     shard: Arc<Shard>,
     request: Request<Incoming>,
-    is_reading: Arc<AtomicBool>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let since = Instant::now();
     let (mut parts, incoming) = request.into_parts();
@@ -71,6 +69,7 @@ pub(crate) async fn serve(
         return own(refused(&refusal));
     }
     if target.as_str().len() > MAX_TARGET_BYTES {
+        forget(incoming, &parts.headers);
         return own(refused(&Refusal::LongTarget));
     }
     if class == PathClass::Health {
@@ -92,14 +91,11 @@ pub(crate) async fn serve(
     {
         return own(answer::json(StatusCode::OK, list));
     }
-    is_reading.store(true, Ordering::Relaxed);
     let body = tokio::select! {
         biased;
         body = collect(incoming, &parts.headers, shard.shared.config.max_body_bytes) => body,
         () = shard.shared.grace_is_over() => Err(Refusal::SlowBody),
     };
-    // What is refused unread is owed no more than the refusal.
-    is_reading.store(body.is_err(), Ordering::Relaxed);
     let body = match body {
         Ok(body) => body,
         Err(refusal) => return own(refused(&refusal)),
