@@ -198,7 +198,14 @@ impl Tree {
 
     /// Adds a run of 1 to [`MAX_RUN`] blocks below `parent`, without holders or uses.
     pub(super) fn create(&self, space: &mut Space, parent: RunId, hashes: &[u64], spare: usize) -> RunId {
-        let (id, slot) = (self.take_run(space), self.store(space, hashes));
+        let id = self.take_run(space);
+        self.hang(space, id, parent, hashes, spare);
+        id
+    }
+
+    /// Makes the free run `id` a run of these blocks below `parent`; there is room for it.
+    fn hang(&self, space: &mut Space, id: RunId, parent: RunId, hashes: &[u64], spare: usize) {
+        let slot = self.store(space, hashes);
         self.run(id).create(parent, slot, hashes.len());
         if parent != RunId::NONE {
             self.run(parent).count_child(1);
@@ -206,7 +213,6 @@ impl Tree {
         self.table.insert(Place::new(parent, hashes[0]), id, spare);
         space.runs += 1;
         space.blocks += hashes.len();
-        id
     }
 
     /// Cuts a run after `at` blocks. The lower part keeps the number, its children and every booking that ends in it; the new
@@ -311,14 +317,7 @@ impl Tree {
         if space.pages.growth(&self.words, hashes.len()).is_none() {
             return false;
         }
-        let slot = self.store(space, hashes);
-        self.run(id).create(parent, slot, hashes.len());
-        if parent != RunId::NONE {
-            self.run(parent).count_child(1);
-        }
-        self.table.insert(Place::new(parent, hashes[0]), id, spare);
-        space.runs += 1;
-        space.blocks += hashes.len();
+        self.hang(space, id, parent, hashes, spare);
         true
     }
 
