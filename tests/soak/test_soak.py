@@ -35,7 +35,7 @@ def rss_mb(served: Served) -> float:
 
 
 async def kill_in_turn(workers: list[WorkerProcess], until: float) -> None:
-    """Kill one worker after the other, never two at once; start each again, cold."""
+    """Kill one worker after the other, never two at once; start each again, cold. The pauses are the schedule."""
     number = 0
     while time.monotonic() + KILL_EVERY_S / 2 + DOWN_S < until:
         await asyncio.sleep(KILL_EVERY_S / 2)

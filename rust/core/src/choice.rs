@@ -60,9 +60,9 @@ pub(crate) struct Rules<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     policy: Policy,
-    /// The workers that may take the request, ascending, unless these are all that are live.
-    listed: Option<Vec<WorkerId>>,
-    spare: Vec<WorkerId>,
+    /// Whether not all live workers may take the request, and then who may, ascending.
+    is_limited: bool,
+    listed: Vec<WorkerId>,
     /// Deepest match among them, in blocks, and how many of them have it.
     deepest: u32,
     deepest_holders: usize,
@@ -104,28 +104,22 @@ impl Plan {
     }
 
     fn list(&mut self, fleet: &Fleet, request: &RouteRequest<'_>) {
-        let mut listed = self.listed.take().unwrap_or_else(|| std::mem::take(&mut self.spare));
-        if request.eligible.is_none() && request.exclude.is_empty() {
-            self.spare = listed;
-            return;
+        self.is_limited = request.eligible.is_some() || !request.exclude.is_empty();
+        if self.is_limited {
+            self.listed.clear();
+            let allowed = request.eligible.unwrap_or(&fleet.live).iter().copied();
+            self.listed.extend(allowed.filter(|id| fleet.contains(*id) && !request.exclude.contains(id)));
+            self.listed.sort_unstable();
+            self.listed.dedup();
         }
-        listed.clear();
-        let allowed = request.eligible.unwrap_or(&fleet.live).iter().copied();
-        listed.extend(allowed.filter(|id| fleet.contains(*id) && !request.exclude.contains(id)));
-        listed.sort_unstable();
-        listed.dedup();
-        self.listed = Some(listed);
     }
 
     fn ids<'a>(&'a self, fleet: &'a Fleet) -> &'a [WorkerId] {
-        self.listed.as_deref().unwrap_or(&fleet.live)
+        if self.is_limited { &self.listed } else { &fleet.live }
     }
 
     fn contains(&self, fleet: &Fleet, id: WorkerId) -> bool {
-        match &self.listed {
-            Some(listed) => listed.binary_search(&id).is_ok(),
-            None => fleet.contains(id),
-        }
+        if self.is_limited { self.listed.binary_search(&id).is_ok() } else { fleet.contains(id) }
     }
 
     fn find_places(&mut self, fleet: &Fleet, count: usize) {
@@ -205,10 +199,10 @@ impl State {
 
     /// Requests in flight on the workers that may take this one.
     fn in_flight(&self, plan: &Plan) -> u64 {
-        match &plan.listed {
-            Some(listed) => listed.iter().map(|&id| u64::from(self.standing(id).in_flight)).sum(),
-            None => self.live_in_flight,
+        if plan.is_limited {
+            return plan.listed.iter().map(|&id| u64::from(self.standing(id).in_flight)).sum();
         }
+        self.live_in_flight
     }
 
     #[inline]
