@@ -157,16 +157,16 @@ impl Api {
     }
 }
 
-/// Reads a body that must be declared as JSON.
+/// Reads a body that must be declared as JSON. It is read whole first: a refusal beside unread bytes may be lost in a reset.
 async fn json_body(request: Request<Incoming>) -> Result<Bytes, ApiError> {
-    let media_type =
-        request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (head, body) = request.into_parts();
+    let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
+    let media_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !media_type.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
     {
         let message = "1 validation error: Unsupported Media Type: Only 'application/json' is allowed";
         return Err(ApiError::Malformed { param: None, message: message.to_owned() });
     }
-    let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect().await;
     body.map(http_body_util::Collected::to_bytes).map_err(|fault| ApiError::Malformed {
         param: None,
         message: format!("cannot read the body: {fault}"),
