@@ -40,6 +40,7 @@ mod book;
 mod choice;
 pub mod decision;
 pub mod error;
+pub mod events;
 mod fleet;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -56,6 +57,7 @@ pub mod worker;
 
 pub use decision::{CandidateView, Decision, DecisionId, Explanation, Reason};
 pub use error::Error;
+pub use events::{CacheEvent, Handle, Medium, Spelling, Stored};
 pub use index::{PrefixIndex, Writer};
 pub use jump::jump_hash;
 pub use key::{BlockHash, BlockHasher, BlockSource, Prompt, Root};
