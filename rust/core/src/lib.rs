@@ -41,6 +41,7 @@ mod choice;
 pub mod decision;
 pub mod error;
 pub mod events;
+mod exact;
 mod fleet;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -58,6 +59,7 @@ pub mod worker;
 pub use decision::{CandidateView, Decision, DecisionId, Explanation, Reason};
 pub use error::Error;
 pub use events::{CacheEvent, Handle, Medium, Spelling, Stored};
+pub use exact::{Applied, ExactPrompt};
 pub use index::{PrefixIndex, Writer};
 pub use jump::jump_hash;
 pub use key::{BlockHash, BlockHasher, BlockSource, Prompt, Root};
