@@ -45,6 +45,7 @@ mod exact;
 mod fleet;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod hits;
 pub mod index;
 pub mod jump;
 pub mod key;
@@ -54,6 +55,7 @@ mod shared;
 pub mod snapshot;
 mod state;
 mod sync;
+mod view;
 pub mod worker;
 
 pub use decision::{CandidateView, Decision, DecisionId, Explanation, Reason};
@@ -66,4 +68,5 @@ pub use key::{BlockHash, BlockHasher, BlockSource, Prompt, Root};
 pub use policy::Policy;
 pub use router::{Best, Match, Millis, RouteRequest, Router, RouterConfig, Stats, Usage};
 pub use snapshot::SnapshotFault;
+pub use view::CacheView;
 pub use worker::{WorkerId, WorkerSpec, WorkerView};

@@ -6,14 +6,15 @@
 //! sooner; what they never confirm is forgotten with that.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use crate::book::Booking;
 use crate::error::Error;
-use crate::events::{CacheEvent, Medium, Spelling};
-use crate::exact::{Applied, ExactView, Prepared};
-use crate::index::ViewId;
-use crate::router::{Millis, RouterConfig};
+use crate::events::Medium;
+use crate::exact::ExactView;
+use crate::router::Millis;
 use crate::state::State;
-use crate::worker::WorkerId;
+use crate::worker::{Standing, WorkerId};
 
 /// Longest time that a worker is given to tell of a prompt that it answered, and the shortest.
 const MAX_SETTLE_MS: u64 = 5000;
@@ -64,10 +65,20 @@ impl CacheView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Known {
     /// The exact views of what is in the accelerator's memory, and of what is there or in a slower one.
-    Events { near: ExactView, far: Option<ExactView> },
+    Events {
+        near: ExactView,
+        far: Option<ExactView>,
+    },
     #[default]
     Own,
     Nothing,
+}
+
+/// The exact views of a worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExactViews {
+    pub(crate) near: ExactView,
+    pub(crate) far: Option<ExactView>,
 }
 
 /// What the router knows of a worker's cache besides its own view.
@@ -149,13 +160,14 @@ impl State {
     }
 
     /// Makes known what is known of a worker's cache, after a change of that.
-    fn show_cache(&mut self, id: WorkerId) {
+    pub(crate) fn show_cache(&mut self, id: WorkerId) {
         let Ok(worker) = self.worker_mut(id) else { return };
         let known = worker.cache.known();
         self.standing_mut(id).known = known;
         let fresh = matches!(known, Known::Events { .. });
         let tick = self.index.tick();
-        let from = fresh.then(|| self.workers[id.0 as usize].as_ref().map_or(0, |worker| worker.cache.fresh_from(tick)));
+        let from = fresh
+            .then(|| self.workers[id.0 as usize].as_ref().map_or(0, |worker| worker.cache.fresh_from(tick)));
         let view = self.standing(id).view;
         self.index.set_fresh_from(view, from);
         self.show_fleet();
@@ -164,7 +176,9 @@ impl State {
     /// Takes what had time to be told off a worker's fresh uses. Notes when there may be more.
     pub(crate) fn settle(&mut self, id: WorkerId, now: Millis) {
         let (tick, view) = (self.index.tick(), self.standing(id).view);
-        let Some(cache) = self.workers[id.0 as usize].as_mut().map(|worker| &mut worker.cache) else { return };
+        let Some(cache) = self.workers[id.0 as usize].as_mut().map(|worker| &mut worker.cache) else {
+            return;
+        };
         if cache.view != CacheView::Events {
             return;
         }
@@ -184,47 +198,70 @@ impl State {
         }
     }
 
-    /// The worker's exact view of a medium, made if there is none.
-    pub(crate) fn exact_views(&mut self, id: WorkerId, medium: Medium) -> Result<[Option<ExactView>; 2], Error> {
-        let exact = std::sync::Arc::clone(&self.shared);
+    /// The worker's exact views, made if there are none; that of slower media once one of them is named.
+    pub(crate) fn exact_views(&mut self, id: WorkerId, medium: Medium) -> Result<ExactViews, Error> {
+        let shared = Arc::clone(&self.shared);
         let cache = &mut self.worker_mut(id)?.cache;
         let add = || {
-            exact.exact.add_view().ok_or_else(|| Error::Config {
+            let view = shared.exact.add_view().ok_or_else(|| Error::Config {
                 key: "workers",
                 value: "their events".into(),
                 allowed: "up to 32767 views, those that were reset recently included".into(),
-            })
+            })?;
+            shared.set_exact_owner(view, Some(id));
+            Ok::<ExactView, Error>(view)
         };
-        let mut is_new = false;
+        let before = (cache.near, cache.far);
         let near = match cache.near {
             Some(near) => near,
-            None => {
-                is_new = true;
-                *cache.near.insert(add()?)
-            }
+            None => *cache.near.insert(add()?),
         };
         if medium != Medium::Gpu && cache.far.is_none() {
-            is_new = true;
             let far = add()?;
-            exact.exact.copy_view(near, far);
+            shared.exact.copy_view(near, far);
             cache.far = Some(far);
         }
-        let far = cache.far;
-        for (number, view) in [Some(near), far].into_iter().enumerate() {
-            if let Some(view) = view {
-                exact.set_exact_owner(view, Some((id, number == 1)));
-            }
-        }
-        if is_new {
+        let views = ExactViews { near, far: cache.far };
+        if before != (cache.near, cache.far) {
             self.show_cache(id);
         }
-        Ok([(medium == Medium::Gpu).then_some(near), far])
+        Ok(views)
+    }
+
+    /// A worker's events were applied.
+    pub(crate) fn told(&mut self, id: WorkerId, delay_ms: Option<u64>, now: Millis) {
+        let Ok(worker) = self.worker_mut(id) else { return };
+        if let Some(delay) = delay_ms {
+            let smoothed = worker.cache.delay_ms.map_or(delay, |old| (7 * old + delay).div_ceil(8));
+            worker.cache.delay_ms = Some(smoothed);
+        }
+        self.settle(id, now);
+    }
+
+    /// A worker answered what was booked.
+    pub(crate) fn answered(&mut self, booking: &Booking, now: Millis) {
+        let Some(worker) = self.workers[booking.worker.0 as usize].as_mut() else { return };
+        if worker.cache.view == CacheView::Events {
+            worker.cache.answered(booking.tick, now);
+            self.settle(booking.worker, now);
+        }
+    }
+
+    /// Blocks that a worker is believed to hold, by the view that counts.
+    pub(crate) fn cached_blocks(&self, standing: &Standing) -> u64 {
+        match standing.known {
+            Known::Own => self.index.view_blocks(standing.view),
+            Known::Events { near, .. } => self.shared.exact.view_blocks(near),
+            Known::Nothing => 0,
+        }
     }
 
     /// Forgets what a worker's events told.
     pub(crate) fn forget_events(&mut self, id: WorkerId) {
-        let shared = std::sync::Arc::clone(&self.shared);
-        let Some(cache) = self.workers[id.0 as usize].as_mut().map(|worker| &mut worker.cache) else { return };
+        let shared = Arc::clone(&self.shared);
+        let Some(cache) = self.workers[id.0 as usize].as_mut().map(|worker| &mut worker.cache) else {
+            return;
+        };
         for view in [cache.near.take(), cache.far.take()].into_iter().flatten() {
             shared.set_exact_owner(view, None);
             shared.exact.remove_view(view);
