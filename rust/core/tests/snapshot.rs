@@ -156,10 +156,10 @@ fn counts_that_promise_too_much_are_refused() {
     let body = &saved[HEADER_BYTES..];
     // The count of workers follows the settings.
     let mut grown = body.to_vec();
-    grown[42..46].copy_from_slice(&u32::MAX.to_le_bytes());
+    grown[50..54].copy_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(
         fault(&sealed(&saved, &grown)),
-        SnapshotFault::Content { offset: 46, what: "a count exceeds what follows" }
+        SnapshotFault::Content { offset: 54, what: "a count exceeds what follows" }
     );
     let mut small = body.to_vec();
     small[13..21].copy_from_slice(&7u64.to_le_bytes());
