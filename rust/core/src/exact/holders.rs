@@ -53,10 +53,6 @@ impl Views {
         }
     }
 
-    pub(super) fn contains(&self, view: u16) -> bool {
-        self.0.get(usize::from(view) / 64).is_some_and(|word| word >> (view % 64) & 1 == 1)
-    }
-
     pub(super) fn count(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
@@ -184,14 +180,6 @@ impl Sets {
         }
         left
     }
-
-    /// Whether any view of `alive` holds the node.
-    pub(super) fn any(&self, alive: &Views, holders: Holders) -> bool {
-        match holders.spilled() {
-            None => holders.inline().any(|view| alive.contains(view)),
-            Some(number) => alive.0.iter().zip(self.set(number)).any(|(alive, set)| alive & set != 0),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -219,7 +207,6 @@ mod tests {
                     prop_assert_eq!(holders.is_empty(), model.is_empty());
                     let mut alive = Views::default();
                     (0..200).filter(|view| view % 3 > 0).for_each(|view| alive.insert(view));
-                    prop_assert_eq!(sets.any(&alive, *holders), model.iter().any(|view| view % 3 > 0));
                     let mut lost = BTreeSet::new();
                     let left = sets.narrow(&mut alive, *holders, |view| _ = lost.insert(view));
                     prop_assert_eq!(left, alive.count());

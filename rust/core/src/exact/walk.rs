@@ -121,19 +121,21 @@ impl ExactIndex {
         loop {
             let extra = prompt.extras.get(way.depth as usize).copied().unwrap_or(0);
             let mut next: Option<(NodeId, usize)> = None;
-            tree.nodes.matching(way.node, &self.hasher, prompt.bytes, way.at, extra, |child, end| {
-                if !tree.sets.any(&way.alive, tree.nodes.get(child).holders) {
-                    return;
-                }
-                match next {
+            tree.nodes.matching(
+                way.node,
+                &self.hasher,
+                prompt.bytes,
+                way.at,
+                extra,
+                |child, end| match next {
                     None => next = Some((child, end)),
                     Some(_) => {
                         let mut other = way.clone();
                         tree.enter(&mut other, child, end, &mut block_size, found);
                         branches.push(other);
                     }
-                }
-            });
+                },
+            );
             *visits += 1;
             let Some((child, end)) = next.filter(|_| *visits < MAX_VISITS) else { break };
             let held = tree.nodes.get(child).holders;
