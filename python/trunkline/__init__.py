@@ -5,6 +5,7 @@
 """
 
 from ._core import (
+    Applied,
     Candidate,
     ConfigError,
     Decision,
@@ -17,6 +18,7 @@ from ._core import (
     MockStats,
     MockWorker,
     NoWorkerAvailableError,
+    PayloadError,
     PrefixIndex,
     RouteBatch,
     Router,
@@ -27,10 +29,12 @@ from ._core import (
     UnknownWorkerError,
     WorkerView,
     __version__,
+    extra_hash,
     jump_hash,
 )
 
 __all__ = [
+    "Applied",
     "Candidate",
     "ConfigError",
     "Decision",
@@ -43,6 +47,7 @@ __all__ = [
     "MockStats",
     "MockWorker",
     "NoWorkerAvailableError",
+    "PayloadError",
     "PrefixIndex",
     "RouteBatch",
     "Router",
@@ -53,5 +58,6 @@ __all__ = [
     "UnknownWorkerError",
     "WorkerView",
     "__version__",
+    "extra_hash",
     "jump_hash",
 ]

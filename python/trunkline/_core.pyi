@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias, fin
 from typing_extensions import Buffer
 
 __all__ = [
+    "Applied",
     "BUILD",
     "Candidate",
     "ConfigError",
@@ -21,6 +22,7 @@ __all__ = [
     "MockStats",
     "MockWorker",
     "NoWorkerAvailableError",
+    "PayloadError",
     "PrefixIndex",
     "RouteBatch",
     "Router",
@@ -33,6 +35,7 @@ __all__ = [
     "__version__",
     "_hash_blocks",
     "_restore_decision",
+    "extra_hash",
     "jump_hash",
 ]
 
@@ -46,6 +49,7 @@ _Buffer: TypeAlias = Buffer | _Array
 _Bytes: TypeAlias = bytes
 _Prompt: TypeAlias = str | bytes | _Buffer | Sequence[int]
 _Reason: TypeAlias = Literal["prefix", "session", "home", "load", "spill", "only", "baseline"]
+_CacheView: TypeAlias = Literal["events", "own", "none"]
 _Policy: TypeAlias = Literal["kv_aware", "prefix_aware", "least_outstanding", "round_robin", "random"]
 # A numpy array where numpy is installed, a memoryview elsewhere; numpy is no dependency, so its types are not named.
 _Column: TypeAlias = Any
@@ -80,6 +84,8 @@ class SnapshotError(TrunklineError, ValueError):
     expected: int | None
     found: int | None
 
+class PayloadError(TrunklineError, ValueError): ...
+
 @final
 class Decision:
     @property
@@ -92,6 +98,8 @@ class Decision:
     def preferred(self) -> str | None: ...
     @property
     def matched_tokens(self) -> int: ...
+    @property
+    def told_tokens(self) -> int | None: ...
     @property
     def prompt_tokens(self) -> int: ...
     @property
@@ -178,6 +186,8 @@ class WorkerView:
     @property
     def cached_blocks(self) -> int: ...
     @property
+    def cache_view(self) -> _CacheView: ...
+    @property
     def slowness(self) -> float: ...
     @property
     def decisions(self) -> int: ...
@@ -210,6 +220,23 @@ class Stats:
     def index_blocks(self) -> int: ...
     @property
     def evicted_blocks(self) -> int: ...
+    @property
+    def events_bytes(self) -> int: ...
+    @property
+    def events_blocks(self) -> int: ...
+
+@final
+class Applied:
+    @property
+    def stored(self) -> int: ...
+    @property
+    def removed(self) -> int: ...
+    @property
+    def orphans(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def cleared(self) -> bool: ...
 
 @final
 class MatchBatch:
@@ -272,6 +299,9 @@ class Router:
     def drain_worker(self, id: str, *, draining: bool = True) -> None: ...
     def reset_worker(self, id: str) -> None: ...
     def set_load(self, id: str, *, capacity_tokens: int | None = None, healthy: bool | None = None) -> None: ...
+    def apply_events(self, id: str, payload: bytes, *, now: float | None = None) -> Applied: ...
+    def set_cache_view(self, id: str, view: _CacheView) -> None: ...
+    def forget_events(self, id: str) -> None: ...
     def route(
         self,
         prompt: _Prompt,
@@ -280,6 +310,9 @@ class Router:
         salt: str | bytes | None = None,
         eligible: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
+        lora: str | None = None,
+        rendered: str | bytes | None = None,
+        extras: Sequence[int] | None = None,
         now: float | None = None,
     ) -> Decision: ...
     def lease(
@@ -290,6 +323,9 @@ class Router:
         salt: str | bytes | None = None,
         eligible: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
+        lora: str | None = None,
+        rendered: str | bytes | None = None,
+        extras: Sequence[int] | None = None,
         now: float | None = None,
     ) -> Lease: ...
     def explain(
@@ -300,9 +336,21 @@ class Router:
         salt: str | bytes | None = None,
         eligible: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
+        lora: str | None = None,
+        rendered: str | bytes | None = None,
+        extras: Sequence[int] | None = None,
         now: float | None = None,
     ) -> Explanation: ...
-    def peek(self, prompt: _Prompt, *, model: str | None = None, salt: str | bytes | None = None) -> Match: ...
+    def peek(
+        self,
+        prompt: _Prompt,
+        *,
+        model: str | None = None,
+        salt: str | bytes | None = None,
+        lora: str | None = None,
+        rendered: str | bytes | None = None,
+        extras: Sequence[int] | None = None,
+    ) -> Match: ...
     def match_batch(
         self, tokens: _Buffer, offsets: _Buffer, *, model: str | None = None, salt: str | bytes | None = None
     ) -> MatchBatch: ...
@@ -315,6 +363,7 @@ class Router:
         salt: str | bytes | None = None,
         eligible: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
+        lora: str | None = None,
         now: float | None = None,
     ) -> RouteBatch: ...
     def first_token(self, decision: Decision, *, now: float | None = None) -> bool: ...
@@ -461,10 +510,11 @@ class MockWorker:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
     ) -> None: ...
 
+def extra_hash(identifier: str, offset: int) -> int: ...
 def jump_hash(key: int, slots: int) -> int: ...
 def _hash_blocks(prompt: _Prompt) -> int: ...
 def _restore_decision(
-    numbers: tuple[int, int, int, int | None, int, int, int, int],
+    numbers: tuple[int, int, int, int | None, int, int, int, int | None, int],
     names: tuple[str, str | None, str | None],
     reason: str,
 ) -> Decision: ...

@@ -22,6 +22,7 @@ struct Classes {
     no_worker: Py<PyType>,
     token_id: Py<PyType>,
     snapshot: Py<PyType>,
+    payload: Py<PyType>,
 }
 
 static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
@@ -37,6 +38,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         &classes.no_worker,
         &classes.token_id,
         &classes.snapshot,
+        &classes.payload,
     ];
     for class in all {
         let class = class.bind(module.py());
@@ -86,6 +88,11 @@ fn classes(py: Python<'_>) -> PyResult<&Classes> {
                  the fault has them, expected and found, else None.",
                 py.get_type::<PyValueError>(),
             )?,
+            payload: child(
+                "PayloadError",
+                "This is no message of KV events. Nothing of it was applied.",
+                py.get_type::<PyValueError>(),
+            )?,
             base,
         })
     })
@@ -113,6 +120,11 @@ fn raise<'py>(
             Ok(instance)
         });
     made.map_or_else(|failure| failure, PyErr::from_value)
+}
+
+/// A message of events that cannot be read.
+pub(crate) fn payload(py: Python<'_>, fault: trunkline_events::Fault) -> PyErr {
+    raise(py, |all| &all.payload, &format!("not a message of KV events: {fault}"), |_| Ok(()))
 }
 
 /// An error of the core as a Python exception.

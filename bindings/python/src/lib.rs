@@ -12,6 +12,7 @@ mod columns;
 mod decision;
 mod endpoints;
 mod error;
+mod events;
 mod gateway;
 mod index;
 mod lease;
@@ -35,6 +36,8 @@ mod _core {
     use crate::batch::{MatchBatch, RouteBatch};
     #[pymodule_export]
     use crate::decision::{Candidate, Decision, Explanation, Match, restore_decision};
+    #[pymodule_export]
+    use crate::events::{Applied, extra_hash};
     #[pymodule_export]
     use crate::gateway::Gateway;
     #[pymodule_export]

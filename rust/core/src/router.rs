@@ -410,6 +410,12 @@ impl Router {
         Ok(all)
     }
 
+    /// Whether any worker's events were applied. Cost: O(1), no lock.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        self.shared.exact.is_used()
+    }
+
     /// Forgets what a worker's events told, before they are told anew. Its own view stays. Cost: O(workers).
     ///
     /// # Errors
