@@ -1,0 +1,1 @@
+//! What the engine reads off a template's source.
