@@ -5,5 +5,7 @@ pub mod escape;
 mod json;
 mod python;
 mod template;
+mod tokenizer;
 pub use error::{Error, Result};
 pub use template::Limits;
+pub use tokenizer::{Canonical, Vocabulary};
