@@ -76,20 +76,6 @@ impl<'a> Json<'a> {
             _ => None,
         }
     }
-
-    /// Whether Python takes it for true.
-    pub(crate) fn is_truthy(&self, arena: &Arena) -> bool {
-        match self {
-            Self::Null => false,
-            Self::Bool(value) => *value,
-            Self::Int(value) => *value != 0,
-            Self::Big(_) => true,
-            Self::Float(value) => *value != 0.0,
-            Self::Text(text) => !text.get(arena).is_empty(),
-            Self::List(items) => !items.is_empty(),
-            Self::Map(entries) => !entries.is_empty(),
-        }
-    }
 }
 
 /// Where decoded strings are kept.

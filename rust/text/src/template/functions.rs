@@ -1,5 +1,7 @@
 //! Filters and functions that `transformers` gives to chat templates, and those of Jinja whose text is Python's.
 
+#![allow(clippy::needless_pass_by_value, reason = "minijinja calls functions with values")]
+
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
@@ -109,8 +111,8 @@ fn to_json(
         };
         Ok(value.filter(|value| !value.is_none()))
     };
-    let mut dumps = Dumps::default();
-    dumps.is_ascii = argument("ensure_ascii")?.is_some_and(|value| value.is_true());
+    let is_ascii = argument("ensure_ascii")?.is_some_and(|value| value.is_true());
+    let mut dumps = Dumps { is_ascii, ..Dumps::default() };
     if let Some(indent) = argument("indent")? {
         dumps.indent = Some(match (indent.as_str(), i64::try_from(indent.clone())) {
             (Some(text), _) => text.to_owned(),

@@ -117,6 +117,7 @@ impl Config {
     }
 
     /// The token under this name, if it is one.
+    #[cfg(test)]
     pub(crate) fn special_token(&self, name: &str) -> Option<&str> {
         self.special_tokens.iter().find_map(|(other, token)| match token {
             SpecialToken::One(token) if other == name => Some(token.as_str()),

@@ -12,7 +12,7 @@ mod vocabulary;
 use std::path::Path;
 
 pub use self::canonical::Canonical;
-pub(crate) use self::config::Config;
+pub(crate) use self::config::{Config, SpecialToken};
 pub use self::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 
@@ -30,6 +30,13 @@ pub(crate) struct Tokenizer {
 pub(crate) struct Affixes {
     pub(crate) before: Vec<u8>,
     pub(crate) after: Vec<u8>,
+}
+
+impl Affixes {
+    /// Whether nothing is put around a text.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.before.is_empty() && self.after.is_empty()
+    }
 }
 
 impl Tokenizer {
@@ -59,7 +66,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>> {
     }
 }
 
-pub(crate) fn malformed(path: &Path, reason: impl ToString) -> Error {
+pub(crate) fn malformed(path: &Path, reason: impl std::fmt::Display) -> Error {
     Error::Malformed { path: path.to_owned(), reason: reason.to_string() }
 }
 
