@@ -23,7 +23,7 @@ pub(super) fn add_to(environment: &mut Environment<'_>, zone: TimeZone) {
     environment.add_filter("trim", trim);
     environment.add_filter("string", string);
     environment.add_filter("join", join);
-    environment.add_filter("tojson", to_json);
+    environment.add_filter(super::source::TEXT, text);
     environment.add_function("raise_exception", raise);
     environment.add_function("strftime_now", move |state: &mut State<'_, '_>, format: &str| {
         strftime(state, &zone, format)
@@ -52,6 +52,16 @@ fn trim(value: &Value, characters: Option<&str>) -> Result<Value, Error> {
             let mut text = String::new();
             display(value, &mut text)?;
             Ok(Value::from(strip(&text, characters, true, true)))
+        }
+    }
+}
+
+/// A term of a sum of texts.
+fn text(value: &Value) -> Result<Value, Error> {
+    match value.as_str() {
+        Some(_) => Ok(value.clone()),
+        None => {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("cannot add a {} to a text", value.kind())))
         }
     }
 }

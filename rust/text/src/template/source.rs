@@ -3,8 +3,15 @@
 //! Line ends become `\n`; a string literal is decoded as Python decodes it (`\033`, `\v`, a backslash before a line's
 //! end, which joins the lines) and written so that both read the same; `{% generation %}` marks what an assistant
 //! said, for training, and is a block without effect.
+//!
+//! Texts that are added up to be printed, as in `{{ '<|user|>' + content + '<|end|>' }}`, are printed one by one: each sum
+//! would copy the content twice. A sum with a literal text in it has nothing but texts, or is an error; so each of its
+//! terms has to be one ([`TEXT`]).
 
 use minijinja::{Error, ErrorKind};
+
+/// The filter that takes a text only.
+pub(super) const TEXT: &str = "__text";
 
 /// Rewrites `source`.
 ///
@@ -62,9 +69,11 @@ fn raw_block(rest: &str) -> Option<usize> {
 
 /// Copies the expression or statement that begins `rest`; returns what follows.
 fn code<'s>(rest: &'s str, out: &mut String) -> Result<&'s str, Error> {
-    let close = if rest.starts_with("{{") { "}}" } else { "%}" };
-    let mut head = rest;
-    if close == "%}" {
+    let is_printed = rest.starts_with("{{");
+    let close = if is_printed { "}}" } else { "%}" };
+    let mut head = &rest[2..];
+    out.push_str(&rest[..2]);
+    if !is_printed {
         let word = statement(rest);
         let instead = match word {
             "generation" => Some("with"),
@@ -72,20 +81,17 @@ fn code<'s>(rest: &'s str, out: &mut String) -> Result<&'s str, Error> {
             _ => None,
         };
         if let Some(instead) = instead {
-            let at = rest.find(word).unwrap_or(2);
-            out.push_str(&rest[..at]);
+            let at = head.find(word).unwrap_or(0);
+            out.push_str(&head[..at]);
             out.push_str(instead);
-            head = &rest[at + word.len()..];
+            head = &head[at + word.len()..];
         }
     }
+    let start = out.len();
+    let mut sum = Sum::default();
     // A brace of a literal map may stand before the end: `{{ {} }}`.
     let mut depth = 0usize;
     let mut characters = head.char_indices().peekable();
-    if head.len() == rest.len() {
-        out.push_str(&rest[..2]);
-        characters.next();
-        characters.next();
-    }
     while let Some((at, character)) = characters.next() {
         match character {
             '\'' | '"' => {
@@ -95,17 +101,110 @@ fn code<'s>(rest: &'s str, out: &mut String) -> Result<&'s str, Error> {
                 continue;
             }
             '{' | '(' | '[' => depth += 1,
-            ')' | ']' => depth = depth.saturating_sub(1),
             '}' | '%' if depth == 0 && head[at..].starts_with(close) => {
+                if is_printed {
+                    sum.print_terms(start, out);
+                }
                 out.push_str(close);
                 return Ok(&head[at + 2..]);
             }
-            '}' => depth = depth.saturating_sub(1),
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => sum.read(character, out.len()),
             _ => {}
         }
         out.push(character);
     }
     Ok("")
+}
+
+/// Where an expression's terms are added.
+#[derive(Debug, Default)]
+struct Sum {
+    plus: Vec<usize>,
+    /// Whether the expression has something that binds no closer than a plus.
+    is_more: bool,
+}
+
+impl Sum {
+    /// Reads a character outside of brackets and literals that will be at `at`.
+    fn read(&mut self, character: char, at: usize) {
+        match character {
+            '+' => self.plus.push(at),
+            // What is left: names, keys and filters. A minus may stand at either end, see below.
+            '~' | '*' | '/' | '%' | '<' | '>' | '=' | '!' | ',' | ':' => self.is_more = true,
+            _ => {}
+        }
+    }
+
+    /// Prints the terms of the expression that `out` has from `start` on one by one, if it is a sum of texts.
+    fn print_terms(&self, start: usize, out: &mut String) {
+        const WORDS: [&str; 7] = ["if", "else", "and", "or", "not", "in", "is"];
+        let inner = out.split_off(start);
+        let (open, inner) = match inner.strip_prefix('-') {
+            Some(inner) => ("-", inner),
+            None => ("", &*inner),
+        };
+        let (inner, close) = match inner.strip_suffix('-') {
+            Some(inner) => (inner, "-"),
+            None => (inner, ""),
+        };
+        let first = start + open.len();
+        let mut terms = Vec::new();
+        let mut begin = 0;
+        for plus in
+            self.plus.iter().filter_map(|plus| plus.checked_sub(first)).filter(|plus| *plus < inner.len())
+        {
+            terms.push(&inner[begin..plus]);
+            begin = plus + 1;
+        }
+        terms.push(&inner[begin..]);
+        let is_plain = |term: &&str| {
+            let bare = outside(term);
+            let words = || bare.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+            !term.trim().is_empty() && !bare.contains('-') && !words().any(|word| WORDS.contains(&word))
+        };
+        let is_text = |term: &&str| term.trim().starts_with('"') && outside(term).trim().is_empty();
+        let splits =
+            terms.len() > 1 && !self.is_more && terms.iter().all(is_plain) && terms.iter().any(is_text);
+        if !splits {
+            out.extend([open, inner, close]);
+            return;
+        }
+        out.push_str(open);
+        for (at, term) in terms.iter().enumerate() {
+            if at > 0 {
+                out.push_str("}}{{");
+            }
+            out.push_str(term);
+            if !is_text(term) {
+                out.push_str("|");
+                out.push_str(TEXT);
+                out.push(' ');
+            }
+        }
+        out.push_str(close);
+    }
+}
+
+/// What of a term stands outside of brackets and literals, which are written by [`write_literal`].
+fn outside(term: &str) -> String {
+    let (mut bare, mut depth) = (String::new(), 0usize);
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for letter in term.chars() {
+        if is_quoted {
+            is_quoted = letter != '"' || is_escaped;
+            is_escaped = letter == '\\' && !is_escaped;
+            continue;
+        }
+        match letter {
+            '"' => (is_quoted, is_escaped) = (true, false),
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => bare.push(letter),
+            _ => {}
+        }
+    }
+    bare
 }
 
 /// The bytes that the literal at the start of `rest` takes, and its text.
@@ -198,6 +297,14 @@ mod tests {
             ("{%- generation -%}x{% endgeneration %}", "{%- with -%}x{% endwith %}"),
             ("a\r\nb\rc", "a\nb\nc"),
             ("{{ {'a': {'b': 1}}['a'] }}x", "{{ {\"a\": {\"b\": 1}}[\"a\"] }}x"),
+            ("{{- 'a' + m['b+c'] + 'd' -}}", "{{- \"a\" }}{{ m[\"b+c\"] |__text }}{{ \"d\" -}}"),
+            ("{{ m.a|trim + 'b' }}", "{{ m.a|trim |__text }}{{ \"b\" }}"),
+            ("{{ a + b }}", "{{ a + b }}"),
+            ("{{ 'a' + b if c else d }}", "{{ \"a\" + b if c else d }}"),
+            ("{{ 'a' + b - 1 }}", "{{ \"a\" + b - 1 }}"),
+            ("{{ 'a' + b ~ c }}", "{{ \"a\" + b ~ c }}"),
+            ("{{ f('a' + b) }}", "{{ f(\"a\" + b) }}"),
+            ("{{+ 'a' + b }}", "{{+ \"a\" + b }}"),
         ];
         for (source, wanted) in cases {
             assert_eq!(rewrite(source).unwrap(), wanted, "{source}");
