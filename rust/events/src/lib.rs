@@ -1,9 +1,12 @@
 //! What inference engines tell about their KV caches, received and put in order.
 //!
-//! - [`Decoder`]: a message of vLLM, SGLang or TensorRT-LLM becomes a [`Batch`] of [`CacheEvent`](trunkline_core::CacheEvent)s.
+//! - [`Decoder`]: a message of vLLM, SGLang or TensorRT-LLM becomes a [`Batch`] of [`CacheEvent`](trunkline_core::CacheEvent)s;
+//! - [`Sequencer`]: what to do about messages that are missing, come again or begin anew.
 
 mod batch;
 pub mod decode;
+pub mod sequencer;
 
 pub use batch::Batch;
 pub use decode::{Decoder, Extra, Fault, extra_hash};
+pub use sequencer::{Health, Sequencer};
