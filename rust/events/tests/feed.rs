@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use support::{Cache, batch_of, cleared, removed, stored};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use trunkline_events::{Batch, Decoder, Endpoint, Feed, Health, Sink, Source};
@@ -51,7 +52,7 @@ impl Sink for View {
 /// An engine that publishes, with its cache as a plain model holds it.
 struct Engine {
     socket: PubSocket,
-    replays: Option<JoinHandle<()>>,
+    replays: Option<(JoinHandle<()>, Arc<Notify>)>,
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
     cache: Cache,
     topic: &'static str,
@@ -68,7 +69,7 @@ impl Engine {
         if let Some(replay) = replay {
             let mut router = RouterSocket::new();
             replay_bound = Some(endpoint_of(&router.bind(replay).await.unwrap()));
-            replays = Some(tokio::spawn(answer(router, sent.clone())));
+            replays = Some(answering(router, sent.clone()));
         }
         let engine = Self { socket, replays, sent, cache: Cache::default(), topic: "kv@w", number: 0 };
         (engine, bound, replay_bound)
@@ -108,23 +109,33 @@ impl Engine {
     /// Ends it, so that its ports can be bound again.
     async fn stop(self) {
         self.socket.close().await;
-        if let Some(replays) = self.replays {
-            replays.abort();
-            _ = replays.await;
+        if let Some((replays, stop)) = self.replays {
+            stop.notify_one();
+            replays.await.unwrap();
         }
     }
 }
 
 fn message(frames: impl IntoIterator<Item = Vec<u8>>) -> ZmqMessage {
-    ZmqMessage::try_from(frames.into_iter().map(Into::into).collect::<Vec<_>>()).unwrap()
+    ZmqMessage::try_from(frames.into_iter().map(bytes::Bytes::from).collect::<Vec<_>>()).unwrap()
 }
 
 fn endpoint_of(bound: &zeromq::Endpoint) -> Endpoint {
     Endpoint::parse(&bound.to_string(), "127.0.0.1").unwrap()
 }
 
-async fn answer(mut router: RouterSocket, sent: Arc<Mutex<Vec<Vec<u8>>>>) {
-    while let Ok(asked) = router.recv().await {
+fn answering(router: RouterSocket, sent: Arc<Mutex<Vec<Vec<u8>>>>) -> (JoinHandle<()>, Arc<Notify>) {
+    let stop = Arc::new(Notify::new());
+    (tokio::spawn(answer(router, sent, stop.clone())), stop)
+}
+
+async fn answer(mut router: RouterSocket, sent: Arc<Mutex<Vec<Vec<u8>>>>, stop: Arc<Notify>) {
+    loop {
+        let asked = tokio::select! {
+            asked = router.recv() => asked,
+            () = stop.notified() => break,
+        };
+        let Ok(asked) = asked else { continue };
         let asked = asked.into_vec();
         let [peer, empty, from] = &asked[..] else { continue };
         let from = u64::from_be_bytes(from[..].try_into().unwrap()) as usize;
@@ -132,11 +143,12 @@ async fn answer(mut router: RouterSocket, sent: Arc<Mutex<Vec<Vec<u8>>>>) {
         for (sequence, payload) in messages {
             let frames =
                 [peer.to_vec(), empty.to_vec(), b"kv@w".to_vec(), sequence.to_be_bytes().to_vec(), payload];
-            router.send(message(frames)).await.unwrap();
+            _ = router.send(message(frames)).await;
         }
         let end = [peer.to_vec(), empty.to_vec(), vec![], vec![0xff; 8], vec![]];
-        router.send(message(end)).await.unwrap();
+        _ = router.send(message(end)).await;
     }
+    router.close().await;
 }
 
 fn source(endpoint: Endpoint, replay: Option<Endpoint>) -> Source {
@@ -298,7 +310,7 @@ async fn a_publisher_that_connects_is_waited_for() {
     let (mut socket, sent) = (PubSocket::new(), Arc::new(Mutex::new(Vec::new())));
     let mut router = RouterSocket::new();
     let replay = endpoint_of(&router.bind("tcp://127.0.0.1:0").await.unwrap());
-    let replays = Some(tokio::spawn(answer(router, sent.clone())));
+    let replays = Some(answering(router, sent.clone()));
     let view = Arc::new(View::default());
     let source = Source { bind: true, ..source(Endpoint::Ipc(path.clone()), Some(replay)) };
     let feed = Feed::start(source, view.clone());
@@ -393,6 +405,8 @@ async fn a_flood_is_throttled_and_the_others_are_not() {
         let step = flood.step();
         loop {
             flood.send(step.clone()).await;
+            // Its sends are always ready.
+            tokio::task::yield_now().await;
         }
     });
     until("throttled", &bad, || bad.stats().throttled > 2).await;
@@ -427,10 +441,10 @@ async fn a_view_that_is_found_wrong_is_filled_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_feed_ends_when_it_is_dropped() {
     let (mut engine, view, feed) = following().await;
-    let view = Arc::downgrade(&view);
-    drop(feed);
+    let held = Arc::downgrade(&view);
+    drop((view, feed));
     let end = Instant::now() + DEADLINE;
-    while view.strong_count() > 0 {
+    while held.strong_count() > 0 {
         assert!(Instant::now() < end, "the task holds its sink");
         sleep(Duration::from_millis(2)).await;
     }
