@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias, fin
 from typing_extensions import Buffer
 
 __all__ = [
-    "Applied",
     "BUILD",
+    "Applied",
     "Candidate",
     "ConfigError",
     "Decision",
@@ -24,13 +24,16 @@ __all__ = [
     "NoWorkerAvailableError",
     "PayloadError",
     "PrefixIndex",
+    "Renderer",
     "RouteBatch",
     "Router",
     "SnapshotError",
     "Stats",
     "TokenIdError",
+    "TokenizerError",
     "TrunklineError",
     "UnknownWorkerError",
+    "UnsupportedPromptError",
     "WorkerView",
     "__version__",
     "_hash_blocks",
@@ -85,6 +88,10 @@ class SnapshotError(TrunklineError, ValueError):
     found: int | None
 
 class PayloadError(TrunklineError, ValueError): ...
+class TokenizerError(TrunklineError, ValueError): ...
+
+class UnsupportedPromptError(TrunklineError, ValueError):
+    reason: str
 
 @final
 class Decision:
@@ -279,6 +286,7 @@ class Router:
         policy: _Policy = "kv_aware",
         block_size: int = 16,
         memory_budget: int | str | None = None,
+        events_budget: int | str | None = None,
         seed: int | None = None,
         placement_seed: int = 0,
         replicas: int = 1,
@@ -299,7 +307,9 @@ class Router:
     def drain_worker(self, id: str, *, draining: bool = True) -> None: ...
     def reset_worker(self, id: str) -> None: ...
     def set_load(self, id: str, *, capacity_tokens: int | None = None, healthy: bool | None = None) -> None: ...
-    def apply_events(self, id: str, payload: bytes, *, now: float | None = None) -> Applied: ...
+    def apply_events(
+        self, id: str, payload: bytes, *, renderer: Renderer | None = None, now: float | None = None
+    ) -> Applied: ...
     def set_cache_view(self, id: str, view: _CacheView) -> None: ...
     def forget_events(self, id: str) -> None: ...
     def route(
@@ -384,6 +394,24 @@ class Router:
     def stats(self) -> Stats: ...
 
 @final
+class Renderer:
+    def __new__(
+        cls,
+        directory: str | PathLike[str],
+        *,
+        time_zone: str = "UTC",
+        chat_template: str | PathLike[str] | None = None,
+        chat_template_content_format: Literal["auto", "string", "openai"] | None = None,
+        chat_template_kwargs: str | None = None,
+        exclude_unused_tools: bool = False,
+    ) -> Self: ...
+    def render(
+        self, body: bytes, *, kind: Literal["chat", "completion"] = "chat", now: float | None = None
+    ) -> bytes: ...
+    def spell(self, ids: Sequence[int]) -> bytes: ...
+    def canonical(self, text: str) -> bytes: ...
+
+@final
 class PrefixIndex:
     def __new__(
         cls, *, block_size: int = 16, memory_budget: int | str | None = None, seed: int | None = None
@@ -436,6 +464,14 @@ class Gateway:
         client_idle_timeout_s: float = 75.0,
         max_streams: int = 128,
         files: Mapping[str, str | PathLike[str]] = ...,
+        events: Literal["auto", "on", "off"] = "auto",
+        tokenizers: Sequence[tuple[str | None, str | PathLike[str]]] = ...,
+        time_zone: str = "UTC",
+        chat_template: str | PathLike[str] | None = None,
+        chat_template_content_format: Literal["auto", "string", "openai"] | None = None,
+        chat_template_kwargs: str | None = None,
+        exclude_unused_tools: bool = False,
+        check_every: int = 0,
     ) -> Self: ...
     @property
     def host(self) -> str | None: ...

@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use trunkline_core as core;
-use trunkline_core::{ExactPrompt, Millis, Prompt, Root, WorkerId};
+use trunkline_core::{ExactPrompt, Millis, Prompt, Root, Spelling, WorkerId};
 use trunkline_events::{Batch, Decoder, Extra};
 
 use crate::error;
+use crate::text::Renderer;
 
 /// What became of one payload of a worker's events.
 #[pyclass(frozen, get_all, module = "trunkline")]
@@ -64,6 +65,7 @@ pub(crate) fn apply(
     feeds: &Feeds,
     id: WorkerId,
     payload: &[u8],
+    renderer: Option<&Renderer>,
     now: Millis,
 ) -> PyResult<Applied> {
     let applied = py.detach(|| {
@@ -71,7 +73,9 @@ pub(crate) fn apply(
         let (decoder, batch) = &mut *feed.lock();
         decoder.decode(payload, batch).map_err(Refused::Payload)?;
         let delay = delay_ms(batch.ts);
-        let mut applied = core.apply_events(id, batch.events(), None, delay, now).map_err(Refused::Core)?;
+        let spelling = renderer.map(|renderer| renderer.inner.vocabulary() as &dyn Spelling);
+        let applied = core.apply_events(id, batch.events(), spelling, delay, now);
+        let mut applied = applied.map_err(Refused::Core)?;
         applied.refused += u64::from(batch.refused);
         Ok(applied)
     });

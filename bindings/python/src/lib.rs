@@ -22,6 +22,7 @@ mod net;
 mod prompt;
 mod router;
 mod size;
+mod text;
 mod views;
 
 use pyo3::prelude::*;
@@ -48,6 +49,8 @@ mod _core {
     use crate::mock_worker::{MockStats, MockWorker};
     #[pymodule_export]
     use crate::router::Router;
+    #[pymodule_export]
+    use crate::text::Renderer;
     #[pymodule_export]
     use crate::views::{Stats, WorkerView};
     #[pymodule_export]

@@ -19,6 +19,7 @@ use crate::lease::Lease;
 use crate::names::{self, Named, Names};
 use crate::prompt::with_prompt;
 use crate::size;
+use crate::text::Renderer;
 use crate::views::{Stats, WorkerView};
 
 /// What a router, its leases and its answers share.
@@ -178,6 +179,7 @@ impl Router {
     ///
     /// policy: kv_aware, prefix_aware, least_outstanding, round_robin or random.  block_size: tokens per block, 1..256;
     /// text is cut into blocks of 64 bytes.  memory_budget: bytes that the index may own, or text like "64MiB"; None is 256 MiB.
+    /// events_budget: bytes that what workers' events tell may own; None is 1 GiB.
     /// seed: of the index's hashes; None takes a random one, so that nobody can aim at a collision.  placement_seed: of
     /// homes, equal on all replicas.  replicas: routers in front of the same workers.  prefix_length and
     /// concurrency_threshold: of policy prefix_aware.
@@ -189,6 +191,7 @@ impl Router {
         policy = "kv_aware",
         block_size = 16,
         memory_budget = None,
+        events_budget = None,
         seed = None,
         placement_seed = 0,
         replicas = 1,
@@ -200,6 +203,7 @@ impl Router {
         policy: &str,
         block_size: u32,
         memory_budget: Option<&Bound<'_, PyAny>>,
+        events_budget: Option<&Bound<'_, PyAny>>,
         seed: Option<u64>,
         placement_seed: u64,
         replicas: u32,
@@ -213,10 +217,15 @@ impl Router {
             None => defaults.memory_budget,
             Some(size) => size::bytes("memory_budget", size)?,
         };
+        let events_budget = match events_budget {
+            None => defaults.events_budget,
+            Some(size) => size::bytes("events_budget", size)?,
+        };
         let config = RouterConfig {
             policy,
             block_size,
             memory_budget,
+            events_budget,
             index_seed: seed.unwrap_or_else(random),
             placement_seed,
             replicas,
@@ -310,21 +319,30 @@ impl Router {
 
     /// Apply one message of a worker's feed of KV events: what its engine stored, evicted or cleared.
     ///
-    /// payload: the last frame of a message of vLLM's, SGLang's or TensorRT-LLM's ZMQ publisher.  now: seconds of
-    /// time.monotonic().  They count once `set_cache_view(id, "events")` says so; messages must come in order, each once: after a
+    /// payload: the last frame of a message of vLLM's, SGLang's or TensorRT-LLM's ZMQ publisher.  renderer: of its model, if
+    /// prompts come as rendered text; without one, token ids are matched with token ids.  now: seconds of time.monotonic().  They count once `set_cache_view(id, "events")` says so; messages must come in order, each once: after a
     /// gap call `forget_events` and replay. Without the GIL. Cost: about 0.3 us for each stored block.
     ///
     /// Raises UnknownWorkerError, PayloadError.
-    #[pyo3(signature = (id, payload, *, now = None))]
+    #[pyo3(signature = (id, payload, *, renderer = None, now = None))]
     fn apply_events(
         &self,
         py: Python<'_>,
         id: &str,
         payload: &Bound<'_, PyBytes>,
+        renderer: Option<&Bound<'_, Renderer>>,
         now: Option<f64>,
     ) -> PyResult<Applied> {
         let (number, now) = (self.shared.number(py, id)?, self.shared.clock.millis(now)?);
-        events::apply(py, &self.shared.core, &self.shared.feeds, number, payload.as_bytes(), now)
+        events::apply(
+            py,
+            &self.shared.core,
+            &self.shared.feeds,
+            number,
+            payload.as_bytes(),
+            renderer.map(Bound::get),
+            now,
+        )
     }
 
     /// Say from where a worker's cache is known: "events", "own" (the decisions of this router) or "none".
@@ -352,8 +370,8 @@ impl Router {
     ///
     /// Where workers tell of their caches (`apply_events`), prompts of token ids are matched with what they told. lora: name
     /// of the adapter, if the prompt is for one.  extras: for each block what it depends on besides its tokens, as
-    /// `extra_hash` makes it; 0 for nothing.  rendered: a text prompt as the worker's tokenizer gets it, where a gateway in
-    /// this process spells events.
+    /// `extra_hash` makes it; 0 for nothing.  rendered: the text that the worker's tokenizer gets, from `Renderer.render`,
+    /// where events are applied with that renderer.
     ///
     /// Raises NoWorkerAvailableError, TokenIdError; nothing is booked then.
     #[pyo3(signature = (

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::exact::follow;
 use crate::fleet::{Fleet, Worker};
 use crate::probe::{self, Failure};
 use crate::profile::{self, Profile};
@@ -207,7 +208,7 @@ pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Dura
 
 /// Asks a healthy worker what it serves, and one that has come or come back also which engine it is and how much it caches.
 /// `false` if it did not answer that in time: then it is worth another try.
-async fn get_to_know(fleet: &Fleet, worker: &Worker, limit: Duration, is_new: bool) -> bool {
+async fn get_to_know(fleet: &Arc<Fleet>, worker: &Arc<Worker>, limit: Duration, is_new: bool) -> bool {
     let mut is_known = true;
     let models = timeout(limit, probe::models(&worker.endpoint)).await.ok().and_then(Result::ok);
     if is_new {
@@ -229,6 +230,9 @@ async fn get_to_know(fleet: &Fleet, worker: &Worker, limit: Duration, is_new: bo
     }
     if let Some(models) = models {
         fleet.set_models(worker, models);
+    }
+    if is_new && fleet.exact.wants_events() {
+        is_known &= timeout(limit, follow(fleet, worker)).await.unwrap_or(false);
     }
     is_known
 }
