@@ -412,7 +412,7 @@ fn what_is_held_during_a_replay_is_bounded() {
     assert_eq!(world.health(), Health::Live);
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Step {
     Publish(u8),
     Deliver(u8),
