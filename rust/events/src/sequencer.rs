@@ -400,6 +400,13 @@ impl<P> Sequencer<P> {
         }
     }
 
+    /// The view was found to be wrong: asks for everything again, unless something is asked for already.
+    pub fn resync(&mut self, now: Millis) {
+        if self.replays && self.link == Link::Up && self.phase == Phase::Live {
+            self.ask(Want::All, now);
+        }
+    }
+
     /// Does what is due at `now`.
     pub fn tick(&mut self, now: Millis) {
         if self.deadline().is_none_or(|deadline| now < deadline) {
