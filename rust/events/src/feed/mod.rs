@@ -190,8 +190,14 @@ impl Task {
                 }
                 answer = next_answer(&mut self.replay) => self.replayed(answer).await,
                 () = sleep_until(due.unwrap_or(self.begun)), if due.is_some() => {
-                    self.sequencer.tick(self.now());
-                    self.act(false);
+                    // A sink that took long is not the replay's silence.
+                    match self.replay.as_mut().and_then(Replay::ready) {
+                        Some(answer) => self.replayed(answer).await,
+                        None => {
+                            self.sequencer.tick(self.now());
+                            self.act(false);
+                        }
+                    }
                 }
                 other = next_link(&mut others) => break End::Replaced(other),
                 () = self.shared.resync.notified() => {
