@@ -234,3 +234,126 @@ fn socket_type(mut properties: &[u8]) -> Option<&[u8]> {
         properties = rest;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+
+    /// A connection whose peer greeted well and then sent `bytes`, and the peer's end.
+    async fn opened(bytes: &[u8], pieces: usize) -> (Connection<DuplexStream>, DuplexStream) {
+        let (ours, mut theirs) = duplex(1 << 20);
+        theirs.write_all(&hello(b"NULL", b"PUB")).await.unwrap();
+        let connection = Connection::open(ours, Role::Subscriber, 1_000).await.unwrap();
+        let mut heard = [0u8; 64 + 27];
+        theirs.read_exact(&mut heard).await.unwrap();
+        assert_eq!(heard[64..], *b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB");
+        for piece in bytes.chunks(pieces.max(1)) {
+            theirs.write_all(piece).await.unwrap();
+        }
+        (connection, theirs)
+    }
+
+    fn hello(mechanism: &[u8], socket: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0u8; 64];
+        (bytes[0], bytes[9], bytes[10], bytes[11]) = (0xff, 0x7f, 3, 1);
+        bytes[12..12 + mechanism.len()].copy_from_slice(mechanism);
+        let mut ready = b"\x05READY".to_vec();
+        property(&mut ready, "Identity", b"");
+        property(&mut ready, "socket-type", socket);
+        bytes.extend([COMMAND, ready.len() as u8]);
+        bytes.extend(ready);
+        bytes
+    }
+
+    async fn refused(bytes: &[u8]) -> Fault {
+        let (ours, mut theirs) = duplex(1 << 20);
+        theirs.write_all(bytes).await.unwrap();
+        theirs.shutdown().await.unwrap();
+        Connection::open(ours, Role::Subscriber, 1_000).await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn peers_of_another_kind_are_refused() {
+        assert!(matches!(refused(&hello(b"PLAIN", b"PUB")).await, Fault::Greeting));
+        assert!(matches!(refused(&hello(b"NULL", b"ROUTER")).await, Fault::SocketType));
+        assert!(matches!(refused(&hello(b"NULL", b"PUB")[..70]).await, Fault::Closed));
+        assert!(matches!(refused(b"HTTP/1.1 400 Bad Request\r\n").await, Fault::Greeting));
+        let mut old = hello(b"NULL", b"PUB");
+        old[10] = 1;
+        assert!(matches!(refused(&old).await, Fault::Greeting));
+    }
+
+    #[tokio::test]
+    async fn lengths_are_bounded_before_they_are_believed() {
+        let long = |length: u64| [&[LONG][..], &length.to_be_bytes()].concat();
+        for bytes in [
+            long(1 << 62),
+            long(u64::MAX),
+            long(1_001),
+            [&[MORE, 200, 0][..], &[0; 199], &long(801)].concat(),
+        ] {
+            let (mut connection, _peer) = opened(&bytes, usize::MAX).await;
+            assert!(matches!(connection.receive().await, Err(Fault::TooLong)));
+        }
+        let (mut connection, _peer) = opened(&[MORE, 0].repeat(9), usize::MAX).await;
+        assert!(matches!(connection.receive().await, Err(Fault::TooLong)));
+        let (mut connection, _peer) = opened(&[0xf0, 0], usize::MAX).await;
+        assert!(matches!(connection.receive().await, Err(Fault::Protocol)));
+        let (mut connection, peer) = opened(&[&[0, 3][..], b"abc"].concat(), usize::MAX).await;
+        drop(peer);
+        assert_eq!(connection.receive().await.unwrap(), [b"abc"]);
+        assert!(matches!(connection.receive().await, Err(Fault::Closed)));
+    }
+
+    #[tokio::test]
+    async fn heartbeats_are_answered() {
+        let (mut connection, mut peer) = opened(b"\x04\x09\x04PING\x00\x01ab\x00\x01x", usize::MAX).await;
+        assert_eq!(connection.receive().await.unwrap(), Vec::<Vec<u8>>::new());
+        assert_eq!(connection.receive().await.unwrap(), [b"x"]);
+        let mut pong = [0u8; 9];
+        peer.read_exact(&mut pong).await.unwrap();
+        assert_eq!(pong, *b"\x04\x07\x04PONGab");
+    }
+
+    #[tokio::test]
+    async fn what_one_sends_the_other_receives() {
+        let (ours, theirs) = duplex(1 << 20);
+        let mut sender = Connection {
+            stream: ours,
+            buffer: BytesMut::new(),
+            frames: vec![],
+            frame_bytes: 0,
+            max_message_bytes: 0,
+        };
+        let (short, long) = (vec![1u8; 255], vec![2u8; 70_000]);
+        sender.send(&[b"", &short, &long]).await.unwrap();
+        let mut receiver = Connection {
+            stream: theirs,
+            buffer: BytesMut::new(),
+            frames: vec![],
+            frame_bytes: 0,
+            max_message_bytes: 1 << 20,
+        };
+        assert_eq!(receiver.receive().await.unwrap(), [vec![], short, long]);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_a_peer_sends_makes_it_panic(
+            bytes in prop::collection::vec(prop_oneof![0u8..8, any::<u8>()], 0..300),
+            pieces in 1usize..20,
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                let (mut connection, peer) = opened(&bytes, pieces).await;
+                drop(peer);
+                while let Ok(frames) = connection.receive().await {
+                    assert!(frames.len() <= MAX_FRAMES && frames.iter().map(Vec::len).sum::<usize>() <= 1_000);
+                }
+            });
+        }
+    }
+}

@@ -2,10 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails where its ground gives way")]
 
+use std::collections::VecDeque;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
 use serde_json::{Value as Json, json};
-use trunkline_core::{CacheEvent, Handle, Medium, Root, Stored};
+use trunkline_core::{CacheEvent, Handle, Medium, Millis, Root, Stored};
 use trunkline_events::decode::trtllm::Decoder;
-use trunkline_events::{Batch, Extra, Fault, extra_hash};
+use trunkline_events::feed::Drain;
+use trunkline_events::{Batch, Endpoint, Extra, Fault, Feed, Health, Sink, Source, extra_hash};
 
 fn block(hash: i64, tokens: &[u32]) -> Json {
     let tokens: Vec<_> = tokens
@@ -75,6 +83,7 @@ fn a_step_in_the_ids_empties_the_view_and_is_told() {
     // A new engine begins anew.
     assert_eq!(drain(&mut decoder, &[removed(0, 1), removed(1, 1)], &mut batch), 0);
     assert_eq!(kinds(&batch), "CRRRR");
+    assert_eq!(drain(&mut decoder, &[removed(1, 1)], &mut batch), 1, "and its own first one was lost");
 }
 
 #[test]
@@ -153,4 +162,74 @@ fn wrong_events_cost_themselves_and_wrong_drains_the_drain() {
         assert_eq!(decoder.decode(wrong.as_bytes(), &mut batch), Err(Fault::Json));
         assert_eq!(kinds(&batch), "");
     }
+}
+
+#[derive(Default)]
+struct Seen {
+    kinds: Mutex<String>,
+    healths: Mutex<Vec<Health>>,
+}
+
+impl Sink for Seen {
+    fn apply(&self, _: &Source, batch: &Batch) {
+        self.kinds.lock().push_str(&kinds(batch));
+    }
+
+    fn reset(&self, _: &Source, reason: &'static str) {
+        panic!("{reason}: a batch empties the view itself");
+    }
+
+    fn health(&self, _: &Source, health: Health) {
+        self.healths.lock().push(health);
+    }
+}
+
+/// Hands out one body at a time, then fails.
+struct Engine(VecDeque<String>);
+
+impl Drain for Engine {
+    async fn drain(&mut self) -> Result<Bytes, Box<dyn Error + Send + Sync>> {
+        self.0.pop_front().map(Bytes::from).ok_or_else(|| "gone".into())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_polled_engine_is_live_once_its_beginning_was_seen() {
+    let created = |id| json!({"event_id": id, "data": {"type": "created"}});
+    let bodies = [
+        json!([]),
+        json!([created(0), stored(1, None, &[block(1, &[1, 2])])]),
+        json!([removed(4, 1)]),
+        json!([removed(5, 1)]),
+        json!([created(0)]),
+        json!("no list"),
+    ];
+    let engine = Engine(bodies.iter().map(Json::to_string).collect());
+    let endpoint = Endpoint::Ipc("unused".into());
+    let source = Source {
+        worker: "w".to_owned(),
+        rank: None,
+        endpoint,
+        replay: None,
+        topic: String::new(),
+        bind: false,
+    };
+    let seen = Arc::new(Seen::default());
+    let feed = Feed::poll(source, engine, Duration::from_secs(1), seen.clone());
+    // The clock is the test's: it moves when everything waits.
+    tokio::time::sleep(Duration::from_millis(8_500)).await;
+    let partial = |reason| Health::Partial { reason };
+    let expected = [
+        Health::Connecting,
+        partial("late start"),
+        Health::Live,
+        partial("gap"),
+        Health::Live,
+        partial("unreadable"),
+        Health::Lost { since: Millis(6_000) },
+    ];
+    assert_eq!(seen.healths.lock()[..], expected);
+    assert_eq!(*seen.kinds.lock(), "CSCRRRRCC");
+    let stats = feed.stats();
+    assert_eq!((stats.batches, stats.decode_errors, stats.disconnects, stats.sequence.gaps), (5, 1, 1, 1));
 }

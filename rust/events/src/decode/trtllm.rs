@@ -117,7 +117,7 @@ impl Decoder {
         if let Some(id) = event.event_id {
             if id != self.next_id {
                 // Ids that begin anew are a new engine, ids that step over some have lost removals as well.
-                missed = id.saturating_sub(self.next_id);
+                missed = if id > self.next_id { id - self.next_id } else { id };
                 batch.records.push(Record::Cleared);
             }
             self.next_id = id.saturating_add(1);

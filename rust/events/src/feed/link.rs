@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 use crate::source::Endpoint;
 use crate::zmtp::{Connection, Fault, Role};
 
-/// Longest message. A step of an engine that stores a million tokens takes a tenth of it.
-const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// Longest message. A step of an engine that stores a million tokens takes less than half of it.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Longest time to connect and to greet.
 const OPEN: Duration = Duration::from_secs(3);
 /// Shortest and longest pause between attempts to connect.
@@ -173,6 +173,11 @@ impl Replay {
             }
         });
         Self { answers, _task: task }
+    }
+
+    /// An answer that is there already.
+    pub(super) fn ready(&mut self) -> Option<Replayed> {
+        self.answers.try_recv().ok()
     }
 
     /// The next answer. May be dropped and called again.

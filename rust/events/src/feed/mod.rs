@@ -6,6 +6,7 @@
 //! not read; then the publisher drops messages, which shows as a gap.
 
 mod link;
+mod poll;
 mod stats;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use trunkline_core::Millis;
 
 use self::link::{Link, Owned, Replay, Replayed};
+pub use self::poll::Drain;
 use self::stats::Pace;
 pub use self::stats::Stats;
 use crate::batch::Batch;
@@ -56,6 +58,15 @@ struct Shared {
     stats: Mutex<Stats>,
     health: Mutex<Option<Health>>,
     resync: Notify,
+}
+
+impl Shared {
+    /// Tells the sink of a health that it does not know yet.
+    fn tell(&self, source: &Source, sink: &dyn Sink, health: Health) {
+        if self.health.lock().replace(health) != Some(health) {
+            sink.health(source, health);
+        }
+    }
 }
 
 impl Feed {
@@ -179,8 +190,14 @@ impl Task {
                 }
                 answer = next_answer(&mut self.replay) => self.replayed(answer).await,
                 () = sleep_until(due.unwrap_or(self.begun)), if due.is_some() => {
-                    self.sequencer.tick(self.now());
-                    self.act(false);
+                    // A sink that took long is not the replay's silence.
+                    match self.replay.as_mut().and_then(Replay::ready) {
+                        Some(answer) => self.replayed(answer).await,
+                        None => {
+                            self.sequencer.tick(self.now());
+                            self.act(false);
+                        }
+                    }
                 }
                 other = next_link(&mut others) => break End::Replaced(other),
                 () = self.shared.resync.notified() => {
@@ -284,10 +301,7 @@ impl Task {
     }
 
     fn tell_health(&mut self) {
-        let health = self.sequencer.health();
-        if self.shared.health.lock().replace(health) != Some(health) {
-            self.sink.health(&self.source, health);
-        }
+        self.shared.tell(&self.source, &*self.sink, self.sequencer.health());
     }
 
     fn now(&self) -> Millis {

@@ -8,9 +8,9 @@ use trunkline_core::CacheEvent;
 use crate::batch::Batch;
 use crate::sequencer::Counts;
 
-/// Messages and bytes that are taken from one publisher in a tenth of a second. An engine sends one message a step: a hundredth
-/// of that. Replays run at this pace.
-const MESSAGES: u32 = 5_000;
+/// Messages and bytes that are taken from one publisher in a tenth of a second. An engine sends one message a step, a hundred in
+/// that time if it is fast. Replays run at this pace: a buffer of 10,000 messages takes half a second.
+const MESSAGES: u32 = 2_000;
 const BYTES: usize = 64 << 20;
 const WINDOW: Duration = Duration::from_millis(100);
 
