@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use trunkline_core::WorkerView;
+use trunkline_core::CacheView;
 use trunkline_events::{Health, Stats};
 
 use super::feeds::Counts;
@@ -57,9 +57,10 @@ impl ExactMetrics {
     }
 }
 
-/// Why the view in use is the one that it is.
-pub(crate) fn reason(view: &WorkerView, health: Option<Health>) -> &'static str {
-    match (view.cache_view, health) {
+/// Why a worker's cache is known from where it is.
+pub(crate) fn view_reason(view: CacheView, health: Option<Health>) -> &'static str {
+    match (view, health) {
+        (CacheView::None, _) => "keeps no prefixes",
         (_, None) => "no events",
         (_, Some(Health::Partial { reason })) => reason,
         (_, Some(health)) => health.name(),
@@ -88,7 +89,7 @@ impl Collector for Feeds {
             let labels = [
                 ("worker", view.name.as_str()),
                 ("view", view.cache_view.as_str()),
-                ("reason", reason(view, health)),
+                ("reason", view_reason(view.cache_view, health)),
             ];
             ConstGauge::new(1i64).encode(metric.encode_family(&labels)?)?;
         }

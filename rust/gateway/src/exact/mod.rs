@@ -22,7 +22,7 @@ use trunkline_core::{ExactPrompt, Millis, Root, Spelling};
 use trunkline_text::{Kind, Options, Outcome, Renderer, Scratch};
 
 pub(crate) use self::feeds::{Following, follow};
-pub(crate) use self::metrics::ExactMetrics;
+pub(crate) use self::metrics::{ExactMetrics, view_reason};
 pub(crate) use self::sample::sample;
 use self::watch::Watch;
 use crate::config::{EventsMode, TextConfig};
