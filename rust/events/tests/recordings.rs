@@ -6,7 +6,10 @@ mod support;
 
 use serde_json::Value as Json;
 use support::{Cache, base64, recording};
-use trunkline_core::{CacheEvent, Handle, Root};
+use trunkline_core::{
+    CacheEvent, CacheView, ExactPrompt, Handle, Millis, Prompt, Root, RouteRequest, Router, RouterConfig,
+    WorkerSpec,
+};
 use trunkline_events::{Batch, Decoder, decode};
 
 #[derive(Debug, Default, PartialEq)]
@@ -131,4 +134,51 @@ fn replayed_payloads_are_the_live_ones() {
         }
         assert_eq!(replies.last().unwrap(), &Json::from(["", "", "//////////8=", ""].to_vec()));
     }
+}
+
+/// Requests of a recording for which a router, told all that was sent before, expects other cached tokens than the engine found.
+fn surprises(name: &str) -> Vec<String> {
+    let router = Router::new(RouterConfig::default()).unwrap();
+    let worker = router.add_worker(WorkerSpec::new("w0")).unwrap();
+    router.set_cache_view(worker, CacheView::Events).unwrap();
+    let (mut decoder, mut batch, mut sent, mut surprises) =
+        (Decoder::new(), Batch::new(), Vec::new(), Vec::new());
+    for line in recording(name) {
+        match line["kind"].as_str().unwrap() {
+            "frames" => sent.push(base64(line["frames"][2].as_str().unwrap())),
+            "request" => {
+                let ids: Vec<u32> = serde_json::from_value(line["prompt_token_ids"].clone()).unwrap();
+                let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+                let root = match line["params"]["cache_salt"].as_str() {
+                    Some(salt) => Root::default().with("cache_salt", salt.as_bytes()),
+                    None => Root::default(),
+                };
+                let exact = ExactPrompt { bytes: &bytes, root, is_tokens: true, extras: &[] };
+                let request = RouteRequest { exact: Some(exact), ..RouteRequest::new(Prompt::Tokens(&ids)) };
+                let expected = router.peek(&request).unwrap().matched_tokens;
+                if Some(u64::from(expected))
+                    != line["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64()
+                {
+                    surprises.push(line["step"].as_str().unwrap().to_owned());
+                }
+                // What a request caused stands before it.
+                for payload in sent.drain(..) {
+                    decoder.decode(&payload, &mut batch).unwrap();
+                    router.apply_events(worker, batch.events(), None, None, Millis(0)).unwrap();
+                }
+            }
+            _ => {}
+        }
+    }
+    surprises
+}
+
+#[test]
+fn a_router_expects_what_the_engine_finds() {
+    assert_eq!(
+        surprises("kv_events_w0.jsonl"),
+        ["l: A after the reset"],
+        "an idle engine does not tell of a reset"
+    );
+    assert_eq!(surprises("kv_events_bytes_cbor.jsonl"), [""; 0]);
 }
