@@ -8,6 +8,8 @@ use std::fmt::Write;
 use minijinja::value::{Object, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use crate::template::object::View;
+
 /// An integer beyond 128 bits: it can be printed and nothing else.
 #[derive(Debug)]
 pub(crate) struct BigInt(pub(crate) Box<str>);
@@ -107,7 +109,7 @@ pub(crate) fn represent(value: &Value, out: &mut String) -> Result<(), Error> {
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number => number(value, out),
         ValueKind::String => quoted(value.as_str().ok_or_else(cannot)?, out),
-        ValueKind::Seq => {
+        ValueKind::Seq | ValueKind::Iterable if is_list(value) => {
             let is_tuple = value.is_tuple();
             out.push(if is_tuple { '(' } else { '[' });
             for (at, item) in value.try_iter()?.enumerate() {
@@ -140,6 +142,11 @@ pub(crate) fn represent(value: &Value, out: &mut String) -> Result<(), Error> {
         _ => return Err(cannot()),
     }
     Ok(())
+}
+
+/// Whether Python has a list here. Slices and sums of lists are lists that `minijinja` makes only when it must.
+fn is_list(value: &Value) -> bool {
+    value.kind() == ValueKind::Seq || (value.len().is_some() && value.downcast_object_ref::<View>().is_none())
 }
 
 /// Appends a number.
@@ -200,7 +207,7 @@ impl Dumps {
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => json_number(value, out),
             ValueKind::String => self.string(value.as_str().ok_or_else(cannot)?, out),
-            ValueKind::Seq => {
+            ValueKind::Seq | ValueKind::Iterable if is_list(value) => {
                 let mut items = value.try_iter()?.peekable();
                 if items.peek().is_none() {
                     out.push_str("[]");

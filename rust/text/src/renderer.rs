@@ -5,6 +5,7 @@ use std::path::Path;
 use jiff::tz::TimeZone;
 use memchr::memmem;
 use minijinja::Value;
+use simdutf8::basic::from_utf8;
 use trunkline_core::events::Spelling;
 
 use crate::engine::{Chat, EngineRules, MARK, VLLM, read_messages, read_tools, refusal, template_kwargs};
@@ -151,7 +152,7 @@ impl Renderer {
         let Scratch { arena, text, spelled } = scratch;
         text.clear();
         spelled.clear();
-        let Ok(body) = std::str::from_utf8(body) else { return Outcome::Unsupported("the body is no UTF-8") };
+        let Ok(body) = from_utf8(body) else { return Outcome::Unsupported("the body is no UTF-8") };
         arena.reset(body.len());
         let Ok(body) = parse(body, arena) else { return Outcome::Unsupported("the body is no JSON") };
         if let Some(option) = refusal(self.rules, &body, arena) {
@@ -174,7 +175,7 @@ impl Renderer {
             (true, Some(affixes)) => Some(affixes),
             (true, None) => return Outcome::Unsupported("which special tokens are added is not known"),
         };
-        let Ok(rendered) = std::str::from_utf8(text) else {
+        let Ok(rendered) = from_utf8(text) else {
             return Outcome::Unsupported("the text is no UTF-8");
         };
         let canonical = self.tokenizer.canonical.apply(rendered);
@@ -317,7 +318,7 @@ fn cut_continued(text: &mut Vec<u8>) -> std::result::Result<(), &'static str> {
     text.truncate(at);
     if !is_kept {
         // The template trims its messages, and the tag had hidden the white space before it.
-        let kept = std::str::from_utf8(text).map_or(text.len(), |text| text.trim_end().len());
+        let kept = from_utf8(text).map_or(text.len(), |text| text.trim_end().len());
         text.truncate(kept);
     }
     Ok(())

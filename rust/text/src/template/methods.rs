@@ -6,6 +6,8 @@ use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
+use super::object::View;
+
 /// Whether Python's `strip()` takes it: white space and the four separators of ASCII.
 fn is_space(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\x1c'..='\x1f')
@@ -34,6 +36,7 @@ pub(crate) fn call(
     let own = match (value.as_str(), value.kind()) {
         (Some(text), _) => of_text(text, method, args)?,
         (None, ValueKind::Seq) => of_list(value, method, args)?,
+        (None, ValueKind::Map) => of_dict(value, method, args)?,
         _ => None,
     };
     match own {
@@ -169,6 +172,18 @@ fn of_list(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>,
     found
         .map(|at| Some(Value::from(at)))
         .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "not in the list"))
+}
+
+fn of_dict(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    let (Some(dict), "keys" | "values" | "items") = (value.as_object(), method) else { return Ok(None) };
+    let () = from_args(args)?;
+    let entries = dict.try_iter_pairs().into_iter().flatten();
+    let items = entries.map(|(key, item)| match method {
+        "keys" => key,
+        "values" => item,
+        _ => Value::from(Tuple::from([key, item])),
+    });
+    Ok(Some(Value::from_object(View(items.collect()))))
 }
 
 #[cfg(test)]

@@ -92,6 +92,24 @@ impl Object for List {
     }
 }
 
+/// What `keys`, `values` and `items` of a `dict` give: it can be gone through, and is no list.
+#[derive(Debug)]
+pub(crate) struct View(pub(crate) Vec<Value>);
+
+impl Object for View {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.clone())
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        Some(self.0.len())
+    }
+}
+
 fn render(object: DynObject, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut text = String::new();
     represent(&Value::from_dyn_object(object), &mut text).map_err(|_| fmt::Error)?;
