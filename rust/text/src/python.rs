@@ -161,8 +161,11 @@ pub(crate) fn represent(value: &Value, out: &mut String) -> Result<(), Error> {
 }
 
 /// Whether Python has a list here. Slices and sums of lists are lists that `minijinja` makes only when it must.
-fn is_list(value: &Value) -> bool {
-    value.kind() == ValueKind::Seq || (value.len().is_some() && value.downcast_object_ref::<View>().is_none())
+pub(crate) fn is_list(value: &Value) -> bool {
+    value.kind() == ValueKind::Seq
+        || (value.kind() == ValueKind::Iterable
+            && value.len().is_some()
+            && value.downcast_object_ref::<View>().is_none())
 }
 
 /// Appends a number.

@@ -93,6 +93,10 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
             let (keeps_ends,): (Option<bool>,) = from_args(args)?;
             lines(text, keeps_ends.unwrap_or(false)).into_iter().map(Value::from).collect()
         }
+        "title" => {
+            let () = from_args(args)?;
+            Value::from(title(text))
+        }
         "casefold" if text.is_ascii() => Value::from(text.to_ascii_lowercase()),
         "zfill" => {
             let (width,): (usize,) = from_args(args)?;
@@ -102,6 +106,20 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         }
         _ => return Ok(None),
     }))
+}
+
+/// `text.title()`: a letter behind a letter is small, any other large. Unlike Jinja's filter of this name, which goes by
+/// words.
+fn title(text: &str) -> String {
+    let (mut titled, mut is_behind) = (String::with_capacity(text.len()), false);
+    for letter in text.chars() {
+        match is_behind {
+            true => titled.extend(letter.to_lowercase()),
+            false => titled.extend(letter.to_uppercase()),
+        }
+        is_behind = letter.is_lowercase() || letter.is_uppercase();
+    }
+    titled
 }
 
 /// `text.split(separator, most)`, or `rsplit`.

@@ -4,6 +4,8 @@
 //! end, which joins the lines) and written so that both read the same; `{% generation %}` marks what an assistant
 //! said, for training, and is a block without effect.
 //!
+//! A key of a `dict` that is also the name of one of its methods is not reached by a dot.
+//!
 //! Texts that are added up to be printed, as in `{{ '<|user|>' + content + '<|end|>' }}`, are printed one by one: each sum
 //! would copy the content twice. A sum with a literal text in it has nothing but texts, or is an error; so each of its
 //! terms has to be one ([`TEXT`]).
@@ -12,6 +14,13 @@ use minijinja::{Error, ErrorKind};
 
 /// The filter that takes a text only.
 pub(super) const TEXT: &str = "__text";
+
+/// Begins the key that stands for a method of a `dict` that is named and not called. Noncharacters, which no key has.
+pub(super) const METHOD: &str = "\u{fdd0}";
+
+/// What Python finds before a key: `schema.items` is a method, `schema['items']` a key.
+const METHODS: [&str; 11] =
+    ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
 /// Rewrites `source`.
 ///
@@ -100,6 +109,16 @@ fn code<'s>(rest: &'s str, out: &mut String) -> Result<&'s str, Error> {
                 while characters.next_if(|&(next, _)| next < at + length).is_some() {}
                 continue;
             }
+            '.' => {
+                if let Some(name) = method(&head[at + 1..]) {
+                    out.push_str("[\"");
+                    out.push_str(METHOD);
+                    out.push_str(name);
+                    out.push_str("\"]");
+                    while characters.next_if(|&(next, _)| next <= at + name.len()).is_some() {}
+                    continue;
+                }
+            }
             '{' | '(' | '[' => depth += 1,
             '}' | '%' if depth == 0 && head[at..].starts_with(close) => {
                 if is_printed {
@@ -115,6 +134,13 @@ fn code<'s>(rest: &'s str, out: &mut String) -> Result<&'s str, Error> {
         out.push(character);
     }
     Ok("")
+}
+
+/// The method that is named at the start of `rest` and not called.
+fn method(rest: &str) -> Option<&'static str> {
+    let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(rest.len());
+    let name = METHODS.into_iter().find(|name| *name == &rest[..end])?;
+    (!rest[end..].trim_start().starts_with('(')).then_some(name)
 }
 
 /// Where an expression's terms are added.
@@ -177,7 +203,7 @@ impl Sum {
             }
             out.push_str(term);
             if !is_text(term) {
-                out.push_str("|");
+                out.push('|');
                 out.push_str(TEXT);
                 out.push(' ');
             }
@@ -305,6 +331,10 @@ mod tests {
             ("{{ 'a' + b ~ c }}", "{{ \"a\" + b ~ c }}"),
             ("{{ f('a' + b) }}", "{{ f(\"a\" + b) }}"),
             ("{{+ 'a' + b }}", "{{+ \"a\" + b }}"),
+            (
+                "{% if p.items.x or p.itemsx or p.items () %}",
+                "{% if p[\"\u{fdd0}items\"].x or p.itemsx or p.items () %}",
+            ),
         ];
         for (source, wanted) in cases {
             assert_eq!(rewrite(source).unwrap(), wanted, "{source}");
