@@ -10,6 +10,9 @@ use minijinja::{Error, ErrorKind};
 
 use crate::template::object::View;
 
+/// Bytes of a value's text. A template can nest a list in itself and ask for more than there are atoms.
+const MAX_TEXT_BYTES: usize = 8 << 20;
+
 /// An integer beyond 128 bits: it can be printed and nothing else.
 #[derive(Debug)]
 pub(crate) struct BigInt(pub(crate) Box<str>);
@@ -119,6 +122,7 @@ pub(crate) fn display(value: &Value, out: &mut String) -> Result<(), Error> {
 /// # Errors
 /// Those of [`display`]; a value that is undefined.
 pub(crate) fn represent(value: &Value, out: &mut String) -> Result<(), Error> {
+    check_length(out)?;
     let cannot = || Error::new(ErrorKind::InvalidOperation, format!("a {} has no text", value.kind()));
     match value.kind() {
         ValueKind::None => out.push_str("None"),
@@ -166,6 +170,14 @@ pub(crate) fn is_list(value: &Value) -> bool {
         || (value.kind() == ValueKind::Iterable
             && value.len().is_some()
             && value.downcast_object_ref::<View>().is_none())
+}
+
+/// Refuses to go on with a text that is too long.
+fn check_length(out: &str) -> Result<(), Error> {
+    match out.len() > MAX_TEXT_BYTES {
+        true => Err(Error::new(ErrorKind::OutOfFuel, "a value's text is too long")),
+        false => Ok(()),
+    }
 }
 
 /// Appends a number.
@@ -217,6 +229,7 @@ impl Dumps {
     }
 
     fn value(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        check_length(out)?;
         let cannot = || {
             let reason = format!("Object of type {} is not JSON serializable", value.kind());
             Error::new(ErrorKind::InvalidOperation, reason)

@@ -195,6 +195,8 @@ fn nothing_runs_away() {
         "{{ '%1000000000s' | format('x') }}",
         "{{ 'x'.join(range(1000000)) }}",
         "{{ range(1000000) | join('x') }}",
+        "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x={}) %}{% for i in range(40) %}{% set ns.x = {1: ns.x, 2: ns.x} %}{% endfor %}{{ ns.x|tojson }}",
     ];
     for template in templates {
         let renderer = load(BYTE_LEVEL, Some(template), &options).unwrap();
@@ -257,6 +259,25 @@ proptest! {
         let renderer = model(TURNS);
         let kind = if is_chat { Kind::Chat } else { Kind::Completion };
         renderer.render(kind, body.as_bytes(), 0, &mut Scratch::default());
+    }
+
+    #[test]
+    fn no_template_makes_it_panic(
+        pieces in proptest::collection::vec(
+            proptest::sample::select(vec![
+                "{{", "}}", "{%", "%}", "-", " if ", " for x in ", "messages", "endfor", "else", "endif", "'", "\"", "[", "]",
+                "(", ")", ".items", ".x", "|tojson", "|int", "[::-1]", "+", "~", "é", "\\", "1", "1e9", " set x = ", "\n",
+                "{#", "#}", " macro m() ", "endmacro", " generation ", "endgeneration", ":", ",", "|join", ".split",
+                "|", "raw", "endraw", " is sequence", "x", " in ", "**", "%", "strftime_now('%Q')", "namespace(a=1)",
+            ]),
+            0..14,
+        ),
+    ) {
+        let limits = Limits { steps: 10_000, prompt_bytes: 10_000 };
+        let options = Options { limits, ..Options::default() };
+        if let Ok(renderer) = load(BYTE_LEVEL, Some(&pieces.concat()), &options) {
+            chat(&renderer, &json!({"messages": [{"role": "user", "content": "a"}]}));
+        }
     }
 
     #[test]
