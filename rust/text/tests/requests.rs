@@ -228,6 +228,27 @@ fn templates_that_cannot_be_followed_are_told_at_the_start() {
 }
 
 #[test]
+fn tools_choose_among_named_templates() {
+    let config = json!({"chat_template": [
+        {"name": "default", "template": "plain"},
+        {"name": "tool_use", "template": "{{ tools|tojson }}"},
+    ]});
+    let files = [("tokenizer.json", BYTE_LEVEL), ("tokenizer_config.json", &config.to_string())];
+    let directory = Directory::new(&files);
+    let renderer = Renderer::load(directory.path(), &Options::default()).unwrap();
+    let with = |tools: Value| chat(&renderer, &json!({"messages": [], "tools": tools}));
+    assert_eq!(with(Value::Null), "plain");
+    assert_eq!(with(json!([])), "[]");
+    // Fields come in the engine's order, those that are missing as null, those that it does not know not at all.
+    let tool =
+        json!({"function": {"strict": true, "parameters": {"b": 1, "a": 2}, "x": 1, "name": "f"}, "y": 1});
+    assert_eq!(
+        with(json!([tool])),
+        r#"[{"type": "function", "function": {"name": "f", "description": null, "parameters": {"a": 2, "b": 1}, "strict": true}}]"#
+    );
+}
+
+#[test]
 fn the_server_s_flags_are_followed() {
     let template = "{{ 'tools' if tools else 'none' }}{{ messages[0].content }}";
     let body = json!({
