@@ -8,7 +8,7 @@
 //!
 //! Texts that are added up to be printed, as in `{{ '<|user|>' + content + '<|end|>' }}`, are printed one by one: each sum
 //! would copy the content twice. A sum with a literal text in it has nothing but texts, or is an error; so each of its
-//! terms has to be one ([`TEXT`]).
+//! terms has to be one ([`TEXT`]). What `~` joins is printed likewise, whatever it is.
 
 use minijinja::{Error, ErrorKind};
 
@@ -146,8 +146,10 @@ fn method(rest: &str) -> Option<&'static str> {
 /// Where an expression's terms are added.
 #[derive(Debug, Default)]
 struct Sum {
-    plus: Vec<usize>,
-    /// Whether the expression has something that binds no closer than a plus.
+    /// Where they stand, and which of `+` and `~` joins them all.
+    joints: Vec<usize>,
+    joint: Option<char>,
+    /// Whether the expression has something that binds no closer.
     is_more: bool,
 }
 
@@ -155,9 +157,12 @@ impl Sum {
     /// Reads a character outside of brackets and literals that will be at `at`.
     fn read(&mut self, character: char, at: usize) {
         match character {
-            '+' => self.plus.push(at),
+            '+' | '~' => {
+                self.is_more |= self.joint.replace(character).is_some_and(|joint| joint != character);
+                self.joints.push(at);
+            }
             // What is left: names, keys and filters. A minus may stand at either end, see below.
-            '~' | '*' | '/' | '%' | '<' | '>' | '=' | '!' | ',' | ':' => self.is_more = true,
+            '*' | '/' | '%' | '<' | '>' | '=' | '!' | ',' | ':' => self.is_more = true,
             _ => {}
         }
     }
@@ -177,11 +182,10 @@ impl Sum {
         let first = start + open.len();
         let mut terms = Vec::new();
         let mut begin = 0;
-        for plus in
-            self.plus.iter().filter_map(|plus| plus.checked_sub(first)).filter(|plus| *plus < inner.len())
+        for joint in self.joints.iter().filter_map(|at| at.checked_sub(first)).filter(|at| *at < inner.len())
         {
-            terms.push(&inner[begin..plus]);
-            begin = plus + 1;
+            terms.push(&inner[begin..joint]);
+            begin = joint + 1;
         }
         terms.push(&inner[begin..]);
         let is_plain = |term: &&str| {
@@ -190,8 +194,10 @@ impl Sum {
             !term.trim().is_empty() && !bare.contains('-') && !words().any(|word| WORDS.contains(&word))
         };
         let is_text = |term: &&str| term.trim().starts_with('"') && outside(term).trim().is_empty();
-        let splits =
-            terms.len() > 1 && !self.is_more && terms.iter().all(is_plain) && terms.iter().any(is_text);
+        // Whatever `~` joins is printed; a sum of texts is known by a literal one.
+        let is_printed = self.joint == Some('~');
+        let is_printed_or_text = is_printed || terms.iter().any(is_text);
+        let splits = terms.len() > 1 && !self.is_more && terms.iter().all(is_plain) && is_printed_or_text;
         if !splits {
             out.extend([open, inner, close]);
             return;
@@ -202,7 +208,7 @@ impl Sum {
                 out.push_str("}}{{");
             }
             out.push_str(term);
-            if !is_text(term) {
+            if !is_printed && !is_text(term) {
                 out.push('|');
                 out.push_str(TEXT);
                 out.push(' ');
@@ -314,7 +320,7 @@ mod tests {
         let cases = [
             ("{{ 'a\\\nb' }}", "{{ \"ab\" }}"),
             (r"{{ '\033[1m\x41\u00e9\v' }}", "{{ \"\x1b[1mAé\x0b\" }}"),
-            (r#"{{ '\d"' ~ "\\'" }}"#, r#"{{ "\\d\"" ~ "\\'" }}"#),
+            (r#"{{ ['\d"', "\\'"] }}"#, r#"{{ ["\\d\"", "\\'"] }}"#),
             ("{% if x == '%}' %}{{ {'a': '}}'} }}\\", "{% if x == \"%}\" %}{{ {\"a\": \"}}\"} }}\\"),
             (
                 "a 'b\\n' {# '\\n' #}{% raw %}{{ '\\n' }}{% endraw %} { x",
@@ -329,6 +335,8 @@ mod tests {
             ("{{ 'a' + b if c else d }}", "{{ \"a\" + b if c else d }}"),
             ("{{ 'a' + b - 1 }}", "{{ \"a\" + b - 1 }}"),
             ("{{ 'a' + b ~ c }}", "{{ \"a\" + b ~ c }}"),
+            ("{{- a ~ 1 ~ b -}}", "{{- a }}{{ 1 }}{{ b -}}"),
+            ("{{ a ~ 1 == b }}", "{{ a ~ 1 == b }}"),
             ("{{ f('a' + b) }}", "{{ f(\"a\" + b) }}"),
             ("{{+ 'a' + b }}", "{{+ \"a\" + b }}"),
             (
