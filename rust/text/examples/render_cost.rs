@@ -49,7 +49,7 @@ fn text(bytes: usize, seed: usize) -> String {
     while text.len() < bytes {
         at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         match (at >> 33) % 13 {
-            12 => text.push_str("\n    return {\"key\": value}\n"),
+            12 => text.push_str("\n    return value\n"),
             word => {
                 let _ = write!(text, "{} ", WORDS[word]);
             }

@@ -8,6 +8,11 @@ use std::fmt::Write;
 use minijinja::value::{Object, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use crate::template::object::View;
+
+/// Bytes of a value's text. A template can nest a list in itself and ask for more than there are atoms.
+const MAX_TEXT_BYTES: usize = 8 << 20;
+
 /// An integer beyond 128 bits: it can be printed and nothing else.
 #[derive(Debug)]
 pub(crate) struct BigInt(pub(crate) Box<str>);
@@ -22,27 +27,43 @@ impl Object for BigInt {
     }
 }
 
-/// Appends `repr(value)`: the shortest digits that read back, an exponent below 1e-4 and from 1e16 on.
+/// Appends `repr(value)`: the shortest digits that read back, the even ones of two as near, an exponent below 1e-4 and
+/// from 1e16 on.
 pub(crate) fn float(value: f64, out: &mut String) {
     if value.is_nan() {
         return out.push_str("nan");
     }
+    if value.is_sign_negative() {
+        out.push('-');
+    }
     if value.is_infinite() {
-        return out.push_str(if value > 0.0 { "inf" } else { "-inf" });
+        return out.push_str("inf");
     }
-    let scientific = format!("{value:e}");
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-4..16).contains(&exponent) || value == 0.0 {
-        let plain = value.to_string();
-        out.push_str(&plain);
-        if !plain.contains('.') {
-            out.push_str(".0");
+    let mut buffer = zmij::Buffer::new();
+    let shortest = buffer.format_finite(value.abs());
+    let (mantissa, exponent) = shortest.split_once('e').unwrap_or((shortest, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let all = [whole, fraction].concat();
+    let digits = all.trim_start_matches('0');
+    // The power of ten of the first digit.
+    let leading = all.len() as i32 - digits.len() as i32;
+    let power = whole.len() as i32 - 1 - leading + exponent.parse::<i32>().unwrap_or(0);
+    let digits = digits.trim_end_matches('0');
+    let (first, rest) = digits.split_at(digits.len().min(1));
+    let _ = match usize::try_from(power) {
+        _ if digits.is_empty() => out.write_str("0.0"),
+        Ok(power @ ..16) if rest.len() <= power => {
+            write!(out, "{digits}{}.0", "0".repeat(power - rest.len()))
         }
-    } else {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        let _ = write!(out, "{digits}e{sign}{:02}", exponent.abs());
-    }
+        Ok(power @ ..16) => write!(out, "{}.{}", &digits[..=power], &digits[power + 1..]),
+        Err(_) if power >= -4 => write!(out, "0.{}{digits}", "0".repeat(-power as usize - 1)),
+        _ if rest.is_empty() => write!(out, "{first}e{}{:02}", sign(power), power.abs()),
+        _ => write!(out, "{first}.{rest}e{}{:02}", sign(power), power.abs()),
+    };
+}
+
+fn sign(power: i32) -> char {
+    if power < 0 { '-' } else { '+' }
 }
 
 /// Whether `repr` of a string shows this character as an escape.
@@ -101,13 +122,14 @@ pub(crate) fn display(value: &Value, out: &mut String) -> Result<(), Error> {
 /// # Errors
 /// Those of [`display`]; a value that is undefined.
 pub(crate) fn represent(value: &Value, out: &mut String) -> Result<(), Error> {
+    check_length(out)?;
     let cannot = || Error::new(ErrorKind::InvalidOperation, format!("a {} has no text", value.kind()));
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number => number(value, out),
         ValueKind::String => quoted(value.as_str().ok_or_else(cannot)?, out),
-        ValueKind::Seq => {
+        ValueKind::Seq | ValueKind::Iterable if is_list(value) => {
             let is_tuple = value.is_tuple();
             out.push(if is_tuple { '(' } else { '[' });
             for (at, item) in value.try_iter()?.enumerate() {
@@ -140,6 +162,22 @@ pub(crate) fn represent(value: &Value, out: &mut String) -> Result<(), Error> {
         _ => return Err(cannot()),
     }
     Ok(())
+}
+
+/// Whether Python has a list here. Slices and sums of lists are lists that `minijinja` makes only when it must.
+pub(crate) fn is_list(value: &Value) -> bool {
+    value.kind() == ValueKind::Seq
+        || (value.kind() == ValueKind::Iterable
+            && value.len().is_some()
+            && value.downcast_object_ref::<View>().is_none())
+}
+
+/// Refuses to go on with a text that is too long.
+fn check_length(out: &str) -> Result<(), Error> {
+    match out.len() > MAX_TEXT_BYTES {
+        true => Err(Error::new(ErrorKind::OutOfFuel, "a value's text is too long")),
+        false => Ok(()),
+    }
 }
 
 /// Appends a number.
@@ -191,6 +229,7 @@ impl Dumps {
     }
 
     fn value(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        check_length(out)?;
         let cannot = || {
             let reason = format!("Object of type {} is not JSON serializable", value.kind());
             Error::new(ErrorKind::InvalidOperation, reason)
@@ -200,7 +239,7 @@ impl Dumps {
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => json_number(value, out),
             ValueKind::String => self.string(value.as_str().ok_or_else(cannot)?, out),
-            ValueKind::Seq => {
+            ValueKind::Seq | ValueKind::Iterable if is_list(value) => {
                 let mut items = value.try_iter()?.peekable();
                 if items.peek().is_none() {
                     out.push_str("[]");
@@ -266,7 +305,7 @@ impl Dumps {
         let mut copied = 0;
         for (at, character) in text.char_indices() {
             let is_plain = !matches!(character, '"' | '\\' | '\0'..='\x1f');
-            if is_plain && (!self.is_ascii || character.is_ascii()) {
+            if is_plain && (!self.is_ascii || character < '\x7f') {
                 continue;
             }
             out.push_str(&text[copied..at]);
@@ -315,5 +354,52 @@ fn json_key(key: &Value) -> Option<String> {
             Some(name)
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::{Json, parse_once};
+    use crate::template::object::value;
+
+    /// Values and what Python's `json.dumps` and `str` make of them.
+    #[test]
+    fn values_are_printed_as_python_prints_them() {
+        let rows = parse_once(include_str!("../tests/data/dumped.json"), |rows, arena| {
+            let Json::List(rows) = rows else { panic!("no rows") };
+            for row in rows {
+                let item = value(row.get("value", arena).unwrap(), arena);
+                let wanted = |name: &str| row.get(name, arena).and_then(|text| text.as_text(arena)).unwrap();
+                let dumped = |dumps: &Dumps| {
+                    let mut text = String::new();
+                    dumps.write(&item, &mut text).unwrap();
+                    text
+                };
+                let plain = Dumps::default();
+                assert_eq!(dumped(&plain), wanted("plain"));
+                assert_eq!(dumped(&Dumps { is_ascii: true, ..plain.clone() }), wanted("ascii"));
+                let (indent, item_separator) = (Some("  ".into()), ",".into());
+                assert_eq!(dumped(&Dumps { indent, item_separator, ..plain.clone() }), wanted("indent"));
+                let (item_separator, key_separator) = (",".into(), ":".into());
+                let sorted = Dumps { is_sorted: true, item_separator, key_separator, ..plain };
+                assert_eq!(dumped(&sorted), wanted("sorted"));
+                let mut text = String::new();
+                display(&item, &mut text).unwrap();
+                assert_eq!(text, wanted("str"));
+            }
+            rows.len()
+        });
+        assert_eq!(rows, Ok(112));
+    }
+
+    #[test]
+    fn what_has_no_text_is_an_error() {
+        let mut text = String::new();
+        assert!(represent(&Value::UNDEFINED, &mut text).is_err());
+        assert!(Dumps::default().write(&Value::UNDEFINED, &mut text).is_err());
+        let function = Value::from_function(|| 1);
+        assert!(display(&function, &mut text).is_err());
+        assert!(Dumps::default().write(&function, &mut text).is_err());
     }
 }

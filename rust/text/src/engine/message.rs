@@ -38,7 +38,7 @@ enum Content<'s> {
 
 #[derive(Debug, Clone)]
 enum Part<'s> {
-    Text(&'s str),
+    Text(Cow<'s, str>),
     /// An image, a sound or a video.
     Item(&'static str),
     /// The name of a tool.
@@ -47,11 +47,11 @@ enum Part<'s> {
 
 impl Part<'_> {
     fn value(&self) -> Value {
-        match *self {
-            Self::Text(text) => dict([("type", Value::from("text")), ("text", Value::from(text))]),
-            Self::Item(kind) => dict([("type", Value::from(kind))]),
+        match self {
+            Self::Text(text) => dict([("type", Value::from("text")), ("text", Value::from(&**text))]),
+            Self::Item(kind) => dict([("type", Value::from(*kind))]),
             Self::Reference(name) => {
-                dict([("type", Value::from("tool_reference")), ("name", Value::from(name))])
+                dict([("type", Value::from("tool_reference")), ("name", Value::from(*name))])
             }
         }
     }
@@ -102,7 +102,7 @@ impl<'s> Chat<'s> {
             }
             Some(_) => return Err("content that is no text and no list"),
         }
-        parts.extend(one.map(Part::Text));
+        parts.extend(one.map(|text| Part::Text(text.into())));
         if role == "system" {
             drop_line(rules, &mut parts);
         }
@@ -157,13 +157,17 @@ impl<'s> Chat<'s> {
         match format {
             ContentFormat::Parts => {
                 if let (Some(at), true) = (item, is_first_item) {
-                    parts.insert(at, Part::Text(MARK));
+                    parts.insert(at, Part::Text(MARK.into()));
                 }
                 Content::Parts(parts)
             }
             ContentFormat::Text if is_first_item => Content::Text(Cow::Borrowed(MARK)),
             ContentFormat::Text => {
-                parts.retain(|part| !matches!(part, Part::Text("") | Part::Item(_)));
+                parts.retain(|part| match part {
+                    Part::Text(text) => !text.is_empty(),
+                    Part::Reference(name) => !name.is_empty(),
+                    Part::Item(_) => false,
+                });
                 Content::Text(join(rules, &parts))
             }
         }
@@ -203,12 +207,11 @@ impl<'s> Chat<'s> {
         match &mut self.messages.last_mut().ok_or(no_text)?.content {
             Content::Text(text) => text.to_mut().push_str(tag),
             Content::Parts(parts) => {
-                let last = parts.iter().rposition(|part| matches!(part, Part::Text(_))).ok_or(no_text)?;
-                // Between two parts nothing but their own text is known to stand.
-                if last + 1 != parts.len() {
-                    return Err(no_text);
-                }
-                return Err("a last message in parts is to be continued");
+                let texts = parts.iter_mut().rev().find_map(|part| match part {
+                    Part::Text(text) => Some(text),
+                    _ => None,
+                });
+                texts.ok_or(no_text)?.to_mut().push_str(tag);
             }
         }
         Ok(())
@@ -229,13 +232,14 @@ impl<'s> Chat<'s> {
 }
 
 fn join<'s>(rules: &EngineRules, parts: &[Part<'s>]) -> Cow<'s, str> {
-    let text = |part: &Part<'s>| match *part {
-        Part::Text(text) | Part::Reference(text) => text,
-        Part::Item(_) => "",
+    let text = |part: &Part<'s>| match part {
+        Part::Text(text) => text.clone(),
+        Part::Reference(name) => Cow::Borrowed(*name),
+        Part::Item(_) => Cow::Borrowed(""),
     };
     match parts {
         [] => Cow::Borrowed(""),
-        [part] => Cow::Borrowed(text(part)),
+        [part] => text(part),
         parts => parts.iter().map(text).collect::<Vec<_>>().join(rules.part_separator).into(),
     }
 }
@@ -243,7 +247,7 @@ fn join<'s>(rules: &EngineRules, parts: &[Part<'s>]) -> Cow<'s, str> {
 /// A part of a message's content; `None` for a text that is null.
 fn read_part<'s, 'a: 's>(part: &'s Json<'a>, arena: &'s Arena) -> Result<Option<Part<'s>>> {
     if let Some(text) = part.as_text(arena) {
-        return Ok(Some(Part::Text(text)));
+        return Ok(Some(Part::Text(text.into())));
     }
     let field = |name: &str| part.get(name, arena).filter(|value| **value != Json::Null);
     let text = |name: &str| match field(name) {
@@ -259,8 +263,8 @@ fn read_part<'s, 'a: 's>(part: &'s Json<'a>, arena: &'s Arena) -> Result<Option<
         }
     };
     Ok(match kind {
-        "text" | "input_text" | "output_text" => text("text")?.map(Part::Text),
-        "refusal" | "thinking" => text(kind)?.map(Part::Text),
+        "text" | "input_text" | "output_text" => text("text")?.map(|text| Part::Text(text.into())),
+        "refusal" | "thinking" => text(kind)?.map(|text| Part::Text(text.into())),
         "image_url" | "input_image" | "image_pil" | "image_embeds" => Some(Part::Item("image")),
         "audio_url" | "input_audio" | "audio_embeds" => Some(Part::Item("audio")),
         "video_url" | "video_embeds" => Some(Part::Item("video")),
@@ -274,7 +278,8 @@ fn read_part<'s, 'a: 's>(part: &'s Json<'a>, arena: &'s Arena) -> Result<Option<
 fn drop_line(rules: &EngineRules, parts: &mut Vec<Part<'_>>) {
     parts.retain_mut(|part| match part {
         Part::Text(text) if text.starts_with(rules.dropped_system_line) => {
-            *text = text.split_once('\n').map_or("", |(_, rest)| rest);
+            let rest = text.split_once('\n').map_or("", |(_, rest)| rest).to_owned();
+            *text = rest.into();
             !text.is_empty()
         }
         _ => true,

@@ -75,9 +75,10 @@ pub static VLLM: EngineRules = EngineRules {
         "truncation",
     ],
     models_without_template: &[
-        "cohere_asr",
+        "cohere",
         "cohere2",
         "cohere2_vision",
+        "cohere_asr",
         "deepseek_v32",
         "deepseek_v4",
         "gpt_oss",

@@ -10,7 +10,7 @@ use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
 
 use super::methods::strip;
-use crate::python::{Dumps, display};
+use crate::python::{Dumps, display, is_list};
 
 /// Under this name the template's context holds the time, in microseconds since 1970. No template can say it.
 pub(super) const NOW: &str = "now in microseconds";
@@ -24,6 +24,8 @@ pub(super) fn add_to(environment: &mut Environment<'_>, zone: TimeZone) {
     environment.add_filter("string", string);
     environment.add_filter("join", join);
     environment.add_filter(super::source::TEXT, text);
+    environment.add_filter("int", int);
+    environment.add_test("sequence", is_sequence);
     environment.add_function("raise_exception", raise);
     environment.add_function("strftime_now", move |state: &mut State<'_, '_>, format: &str| {
         strftime(state, &zone, format)
@@ -64,6 +66,31 @@ fn text(value: &Value) -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, format!("cannot add a {} to a text", value.kind())))
         }
     }
+}
+
+/// Whether it has a length and items: Python's texts and dicts do, too.
+fn is_sequence(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::String | ValueKind::Map) || is_list(value)
+}
+
+/// A whole number, or the default where there is none.
+fn int(value: &Value, default: Option<Value>) -> Result<Value, Error> {
+    let found = match (value.as_str().map(str::trim), value.kind()) {
+        (Some(text), _) => match text.parse::<i128>() {
+            Ok(number) => Some(number),
+            Err(_) => {
+                text.parse::<f64>().ok().filter(|number| number.abs() < 1e30).map(|number| number as i128)
+            }
+        },
+        (None, ValueKind::Number) if value.is_integer() => return Ok(value.clone()),
+        (None, ValueKind::Number) => f64::try_from(value.clone())
+            .ok()
+            .filter(|number| number.abs() < 1e30)
+            .map(|number| number as i128),
+        (None, ValueKind::Bool) => Some(i128::from(value.is_true())),
+        _ => None,
+    };
+    Ok(found.map_or_else(|| default.unwrap_or(Value::from(0)), Value::from))
 }
 
 fn string(value: &Value) -> Result<Value, Error> {

@@ -6,6 +6,8 @@ use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
+use super::object::View;
+
 /// Whether Python's `strip()` takes it: white space and the four separators of ASCII.
 fn is_space(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\x1c'..='\x1f')
@@ -34,6 +36,7 @@ pub(crate) fn call(
     let own = match (value.as_str(), value.kind()) {
         (Some(text), _) => of_text(text, method, args)?,
         (None, ValueKind::Seq) => of_list(value, method, args)?,
+        (None, ValueKind::Map) => of_dict(value, method, args)?,
         _ => None,
     };
     match own {
@@ -90,6 +93,10 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
             let (keeps_ends,): (Option<bool>,) = from_args(args)?;
             lines(text, keeps_ends.unwrap_or(false)).into_iter().map(Value::from).collect()
         }
+        "title" => {
+            let () = from_args(args)?;
+            Value::from(title(text))
+        }
         "casefold" if text.is_ascii() => Value::from(text.to_ascii_lowercase()),
         "zfill" => {
             let (width,): (usize,) = from_args(args)?;
@@ -99,6 +106,20 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         }
         _ => return Ok(None),
     }))
+}
+
+/// `text.title()`: a letter behind a letter is small, any other large. Unlike Jinja's filter of this name, which goes by
+/// words.
+fn title(text: &str) -> String {
+    let (mut titled, mut is_behind) = (String::with_capacity(text.len()), false);
+    for letter in text.chars() {
+        match is_behind {
+            true => titled.extend(letter.to_lowercase()),
+            false => titled.extend(letter.to_uppercase()),
+        }
+        is_behind = letter.is_lowercase() || letter.is_uppercase();
+    }
+    titled
 }
 
 /// `text.split(separator, most)`, or `rsplit`.
@@ -169,6 +190,18 @@ fn of_list(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>,
     found
         .map(|at| Some(Value::from(at)))
         .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "not in the list"))
+}
+
+fn of_dict(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    let (Some(dict), "keys" | "values" | "items") = (value.as_object(), method) else { return Ok(None) };
+    let () = from_args(args)?;
+    let entries = dict.try_iter_pairs().into_iter().flatten();
+    let items = entries.map(|(key, item)| match method {
+        "keys" => key,
+        "values" => item,
+        _ => Value::from(Tuple::from([key, item])),
+    });
+    Ok(Some(Value::from_object(View(items.collect()))))
 }
 
 #[cfg(test)]

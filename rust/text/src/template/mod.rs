@@ -43,8 +43,14 @@ pub(crate) struct Template {
 
 const NAME: &str = "chat";
 
+/// Names that Jinja2 gives a meaning and `minijinja` does not.
+const JINJA_ONLY: [&str; 5] = ["cycler", "joiner", "kwargs", "lipsum", "varargs"];
+
 impl Template {
     /// Compiles `source`.
+    ///
+    /// # Errors
+    /// It is no template, or one that only Jinja2 can render.
     pub(crate) fn new(source: &str, zone: TimeZone, limits: Limits) -> Result<Self, Error> {
         let mut environment = Environment::new();
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -53,6 +59,10 @@ impl Template {
         environment.set_fuel(Some(limits.steps));
         functions::add_to(&mut environment, zone);
         environment.add_template_owned(NAME, source::rewrite(source)?)?;
+        let names = environment.get_template(NAME)?.undeclared_variables(false);
+        if let Some(name) = JINJA_ONLY.into_iter().find(|name| names.contains(*name)) {
+            return Err(Error::new(ErrorKind::UnknownFunction, format!("{name} is known to Jinja2 only")));
+        }
         Ok(Self { environment, prompt_bytes: limits.prompt_bytes })
     }
 

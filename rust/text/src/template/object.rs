@@ -7,6 +7,7 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::{DynObject, Enumerator, Object, ObjectExt, ObjectRepr};
 
+use super::source::METHOD;
 use crate::json::{Arena, Json};
 use crate::python::{BigInt, represent};
 
@@ -46,11 +47,14 @@ impl Object for Dict {
     }
 
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        self.find(key.as_str()?).cloned()
+        self.get_value_by_str(key.as_str()?)
     }
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
-        self.find(key).cloned()
+        match key.starts_with(METHOD) {
+            true => Some(Value::from_object(Method)),
+            false => self.find(key).cloned(),
+        }
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
@@ -63,6 +67,16 @@ impl Object for Dict {
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         render(DynObject::new(self.clone()), f)
+    }
+}
+
+/// A method that is not called: it is something, and has no text.
+#[derive(Debug)]
+struct Method;
+
+impl Object for Method {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
     }
 }
 
@@ -89,6 +103,24 @@ impl Object for List {
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         render(DynObject::new(self.clone()), f)
+    }
+}
+
+/// What `keys`, `values` and `items` of a `dict` give: it can be gone through, and is no list.
+#[derive(Debug)]
+pub(crate) struct View(pub(crate) Vec<Value>);
+
+impl Object for View {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.clone())
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        Some(self.0.len())
     }
 }
 

@@ -4,14 +4,23 @@
 //! end, which joins the lines) and written so that both read the same; `{% generation %}` marks what an assistant
 //! said, for training, and is a block without effect.
 //!
+//! A key of a `dict` that is also the name of one of its methods is not reached by a dot.
+//!
 //! Texts that are added up to be printed, as in `{{ '<|user|>' + content + '<|end|>' }}`, are printed one by one: each sum
 //! would copy the content twice. A sum with a literal text in it has nothing but texts, or is an error; so each of its
-//! terms has to be one ([`TEXT`]).
+//! terms has to be one ([`TEXT`]). What `~` joins is printed likewise, whatever it is.
 
 use minijinja::{Error, ErrorKind};
 
 /// The filter that takes a text only.
 pub(super) const TEXT: &str = "__text";
+
+/// Begins the key that stands for a method of a `dict` that is named and not called. Noncharacters, which no key has.
+pub(super) const METHOD: &str = "\u{fdd0}";
+
+/// What Python finds before a key: `schema.items` is a method, `schema['items']` a key.
+const METHODS: [&str; 11] =
+    ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
 /// Rewrites `source`.
 ///
@@ -100,6 +109,16 @@ fn code<'s>(rest: &'s str, out: &mut String) -> Result<&'s str, Error> {
                 while characters.next_if(|&(next, _)| next < at + length).is_some() {}
                 continue;
             }
+            '.' => {
+                if let Some(name) = method(&head[at + 1..]) {
+                    out.push_str("[\"");
+                    out.push_str(METHOD);
+                    out.push_str(name);
+                    out.push_str("\"]");
+                    while characters.next_if(|&(next, _)| next <= at + name.len()).is_some() {}
+                    continue;
+                }
+            }
             '{' | '(' | '[' => depth += 1,
             '}' | '%' if depth == 0 && head[at..].starts_with(close) => {
                 if is_printed {
@@ -117,11 +136,20 @@ fn code<'s>(rest: &'s str, out: &mut String) -> Result<&'s str, Error> {
     Ok("")
 }
 
+/// The method that is named at the start of `rest` and not called.
+fn method(rest: &str) -> Option<&'static str> {
+    let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(rest.len());
+    let name = METHODS.into_iter().find(|name| *name == &rest[..end])?;
+    (!rest[end..].trim_start().starts_with('(')).then_some(name)
+}
+
 /// Where an expression's terms are added.
 #[derive(Debug, Default)]
 struct Sum {
-    plus: Vec<usize>,
-    /// Whether the expression has something that binds no closer than a plus.
+    /// Where they stand, and which of `+` and `~` joins them all.
+    joints: Vec<usize>,
+    joint: Option<char>,
+    /// Whether the expression has something that binds no closer.
     is_more: bool,
 }
 
@@ -129,9 +157,12 @@ impl Sum {
     /// Reads a character outside of brackets and literals that will be at `at`.
     fn read(&mut self, character: char, at: usize) {
         match character {
-            '+' => self.plus.push(at),
+            '+' | '~' => {
+                self.is_more |= self.joint.replace(character).is_some_and(|joint| joint != character);
+                self.joints.push(at);
+            }
             // What is left: names, keys and filters. A minus may stand at either end, see below.
-            '~' | '*' | '/' | '%' | '<' | '>' | '=' | '!' | ',' | ':' => self.is_more = true,
+            '*' | '/' | '%' | '<' | '>' | '=' | '!' | ',' | ':' => self.is_more = true,
             _ => {}
         }
     }
@@ -151,11 +182,10 @@ impl Sum {
         let first = start + open.len();
         let mut terms = Vec::new();
         let mut begin = 0;
-        for plus in
-            self.plus.iter().filter_map(|plus| plus.checked_sub(first)).filter(|plus| *plus < inner.len())
+        for joint in self.joints.iter().filter_map(|at| at.checked_sub(first)).filter(|at| *at < inner.len())
         {
-            terms.push(&inner[begin..plus]);
-            begin = plus + 1;
+            terms.push(&inner[begin..joint]);
+            begin = joint + 1;
         }
         terms.push(&inner[begin..]);
         let is_plain = |term: &&str| {
@@ -164,8 +194,10 @@ impl Sum {
             !term.trim().is_empty() && !bare.contains('-') && !words().any(|word| WORDS.contains(&word))
         };
         let is_text = |term: &&str| term.trim().starts_with('"') && outside(term).trim().is_empty();
-        let splits =
-            terms.len() > 1 && !self.is_more && terms.iter().all(is_plain) && terms.iter().any(is_text);
+        // Whatever `~` joins is printed; a sum of texts is known by a literal one.
+        let is_printed = self.joint == Some('~');
+        let is_printed_or_text = is_printed || terms.iter().any(is_text);
+        let splits = terms.len() > 1 && !self.is_more && terms.iter().all(is_plain) && is_printed_or_text;
         if !splits {
             out.extend([open, inner, close]);
             return;
@@ -176,8 +208,8 @@ impl Sum {
                 out.push_str("}}{{");
             }
             out.push_str(term);
-            if !is_text(term) {
-                out.push_str("|");
+            if !is_printed && !is_text(term) {
+                out.push('|');
                 out.push_str(TEXT);
                 out.push(' ');
             }
@@ -288,7 +320,7 @@ mod tests {
         let cases = [
             ("{{ 'a\\\nb' }}", "{{ \"ab\" }}"),
             (r"{{ '\033[1m\x41\u00e9\v' }}", "{{ \"\x1b[1mAé\x0b\" }}"),
-            (r#"{{ '\d"' ~ "\\'" }}"#, r#"{{ "\\d\"" ~ "\\'" }}"#),
+            (r#"{{ ['\d"', "\\'"] }}"#, r#"{{ ["\\d\"", "\\'"] }}"#),
             ("{% if x == '%}' %}{{ {'a': '}}'} }}\\", "{% if x == \"%}\" %}{{ {\"a\": \"}}\"} }}\\"),
             (
                 "a 'b\\n' {# '\\n' #}{% raw %}{{ '\\n' }}{% endraw %} { x",
@@ -303,8 +335,14 @@ mod tests {
             ("{{ 'a' + b if c else d }}", "{{ \"a\" + b if c else d }}"),
             ("{{ 'a' + b - 1 }}", "{{ \"a\" + b - 1 }}"),
             ("{{ 'a' + b ~ c }}", "{{ \"a\" + b ~ c }}"),
+            ("{{- a ~ 1 ~ b -}}", "{{- a }}{{ 1 }}{{ b -}}"),
+            ("{{ a ~ 1 == b }}", "{{ a ~ 1 == b }}"),
             ("{{ f('a' + b) }}", "{{ f(\"a\" + b) }}"),
             ("{{+ 'a' + b }}", "{{+ \"a\" + b }}"),
+            (
+                "{% if p.items.x or p.itemsx or p.items () %}",
+                "{% if p[\"\u{fdd0}items\"].x or p.itemsx or p.items () %}",
+            ),
         ];
         for (source, wanted) in cases {
             assert_eq!(rewrite(source).unwrap(), wanted, "{source}");

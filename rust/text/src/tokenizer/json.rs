@@ -269,7 +269,8 @@ fn tokens(file: File, family: Family) -> Vec<(u32, Vec<u8>)> {
     tokens
 }
 
-/// The byte that `<0x0A>` stands for.
+/// The byte that `<0x0A>` stands for. A text with such a name in it is spelled as it stands; Unigram alone may take it
+/// for the byte.
 fn byte_of(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() != 2 {

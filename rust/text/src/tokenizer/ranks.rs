@@ -9,15 +9,16 @@ use serde::Deserialize;
 use super::{Canonical, Config, Tokenizer, Vocabulary, malformed};
 use crate::error::{Error, Result};
 
-/// The file of tiktoken ranks in `directory`, if there is one: `*.tiktoken`, else `tokenizer.model`.
+/// The file of tiktoken ranks in `directory`, if there is one: `*.tiktoken`, else `tiktoken.model`, else
+/// `tokenizer.model`.
 pub(super) fn find(directory: &Path) -> Result<Option<PathBuf>> {
     let files =
         std::fs::read_dir(directory).map_err(|source| Error::Read { path: directory.to_owned(), source })?;
     let mut paths: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();
     paths.sort();
     let ranks = paths.iter().find(|path| path.extension().is_some_and(|extension| extension == "tiktoken"));
-    let model = || paths.iter().find(|path| path.file_name().is_some_and(|name| name == "tokenizer.model"));
-    Ok(ranks.or_else(model).cloned())
+    let named = |name: &str| paths.iter().find(|path| path.file_name().is_some_and(|file| file == name));
+    Ok(ranks.or_else(|| named("tiktoken.model")).or_else(|| named("tokenizer.model")).cloned())
 }
 
 /// Reads lines of `base64 rank`. Special tokens come from `config`.
