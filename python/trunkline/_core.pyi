@@ -401,7 +401,7 @@ class Renderer:
         *,
         time_zone: str = "UTC",
         chat_template: str | PathLike[str] | None = None,
-        chat_template_content_format: Literal["auto", "string", "openai"] | None = None,
+        chat_template_content_format: Literal["auto", "string", "openai"] = "auto",
         chat_template_kwargs: str | None = None,
         exclude_unused_tools: bool = False,
     ) -> Self: ...
@@ -468,7 +468,7 @@ class Gateway:
         tokenizers: Sequence[tuple[str | None, str | PathLike[str]]] = ...,
         time_zone: str = "UTC",
         chat_template: str | PathLike[str] | None = None,
-        chat_template_content_format: Literal["auto", "string", "openai"] | None = None,
+        chat_template_content_format: Literal["auto", "string", "openai"] = "auto",
         chat_template_kwargs: str | None = None,
         exclude_unused_tools: bool = False,
         check_every: int = 0,

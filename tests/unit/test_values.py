@@ -20,7 +20,7 @@ def test_a_decision_pickles_by_value(make_router: MakeRouter, protocol: int) -> 
         assert again == decision
         assert hash(again) == hash(decision)
         names = [name for name in dir(Decision) if not name.startswith("_")]
-        assert len(names) == 10
+        assert len(names) == 11
         for name in names:
             assert getattr(again, name) == getattr(decision, name)
 

@@ -97,7 +97,7 @@ impl Gateway {
         tokenizers = Vec::new(),
         time_zone = "UTC",
         chat_template = None,
-        chat_template_content_format = None,
+        chat_template_content_format = "auto",
         chat_template_kwargs = None,
         exclude_unused_tools = false,
         check_every = 0,
@@ -139,7 +139,7 @@ impl Gateway {
         tokenizers: Vec<(Option<String>, PathBuf)>,
         time_zone: &str,
         chat_template: Option<PathBuf>,
-        chat_template_content_format: Option<&str>,
+        chat_template_content_format: &str,
         chat_template_kwargs: Option<&str>,
         exclude_unused_tools: bool,
         check_every: u32,
@@ -147,7 +147,7 @@ impl Gateway {
         let arguments = TextArguments {
             time_zone,
             chat_template,
-            content_format: chat_template_content_format,
+            content_format: Some(chat_template_content_format),
             template_kwargs: chat_template_kwargs,
             excludes_unused_tools: exclude_unused_tools,
         };

@@ -81,7 +81,7 @@ impl Renderer {
     /// Raises ConfigError, TokenizerError if the tokenizer's text is not known to be exact.
     #[new]
     #[pyo3(signature = (
-        directory, *, time_zone = "UTC", chat_template = None, chat_template_content_format = None,
+        directory, *, time_zone = "UTC", chat_template = None, chat_template_content_format = "auto",
         chat_template_kwargs = None, exclude_unused_tools = false,
     ))]
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a path by value")]
@@ -90,14 +90,14 @@ impl Renderer {
         directory: PathBuf,
         time_zone: &str,
         chat_template: Option<PathBuf>,
-        chat_template_content_format: Option<&str>,
+        chat_template_content_format: &str,
         chat_template_kwargs: Option<&str>,
         exclude_unused_tools: bool,
     ) -> PyResult<Self> {
         let arguments = TextArguments {
             time_zone,
             chat_template,
-            content_format: chat_template_content_format,
+            content_format: Some(chat_template_content_format),
             template_kwargs: chat_template_kwargs,
             excludes_unused_tools: exclude_unused_tools,
         };
