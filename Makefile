@@ -21,7 +21,7 @@ CARGO_FUZZ := 0.13.2
 
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory e2e soak wheel build clean
+.PHONY: docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events e2e soak wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -60,6 +60,12 @@ bench-memory: build ## 10 million prompts through a router of 64 MiB; writes ben
 	@mkdir -p .cache
 	cargo run --release --locked --quiet -p trunkline-benches --bin memory > .cache/memory.json; \
 		python benches/collect.py memory < .cache/memory.json && python benches/render.py
+
+bench-events: build ## what workers' events cost, and a request that is matched with them; writes benches/results/events.json
+	@mkdir -p .cache
+	cargo run --release --locked --quiet -p trunkline-benches --bin events > .cache/events.json
+	@trunkline bench exact --output .cache/exact.json
+	@python benches/collect.py events < .cache/events.json && python benches/render.py
 
 bench-gateway: build $(GATEWAY_PEERS)/installed ## the gateway beside nginx and other routers; writes benches/results/gateway.json
 	cargo build --release --locked -p trunkline-gateway --examples

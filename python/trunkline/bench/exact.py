@@ -1,7 +1,7 @@
 """What it costs a request to be matched with workers' events by its text, beside tokenizing it.
 
-A byte-level BPE of 8,192 tokens is trained on Python's own sources, so no vocabulary has to be fetched; `tokenizers` and
-`tiktoken` get the same one. All figures are CPU time of the thread, medians, taken in turns.
+A byte-level BPE of 8,192 tokens is trained on Python's own sources, so no vocabulary has to be fetched; `tokenizers`
+and `tiktoken` get the same one. All figures are CPU time of the thread, medians, taken in turns.
 """
 
 from __future__ import annotations
@@ -68,16 +68,13 @@ def run(*, rounds: int, seed: int, progress: Callable[[str], None]) -> dict[str,
         progress("training a vocabulary")
         model = _train(Path(folder), sources)
         real = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
-        encoding = tiktoken.Encoding(
-            "own",
-            pat_str=PATTERN,
-            mergeable_ranks=_ranks(model),
-            special_tokens={name: model[name] for name in SPECIALS},
-        )
-        renderer = Renderer(folder)
-        rows = [
-            _measure(size, words, random.Random(seed), rounds, renderer, real, encoding, progress) for size in SIZES
-        ]
+        specials = {name: model[name] for name in SPECIALS}
+        encoding = tiktoken.Encoding("own", pat_str=PATTERN, mergeable_ranks=_ranks(model), special_tokens=specials)
+        bench = _Bench(words, seed, rounds, Renderer(folder), real, encoding)
+        rows = []
+        for size in SIZES:
+            progress(f"{size:,} tokens")
+            rows.append(bench.measure(size))
     about = facts("trunkline bench exact")
     about["versions"] |= {"tiktoken": tiktoken.__version__, "tokenizers": _version("tokenizers")}
     return {"facts": about, "rows": [dataclasses.asdict(row) | {"total_us": row.total_us} for row in rows]}
@@ -85,8 +82,8 @@ def run(*, rounds: int, seed: int, progress: Callable[[str], None]) -> dict[str,
 
 def table(found: dict[str, Any]) -> str:
     """Return the result as a table."""
-    head = f"{'tokens':>8} {'bytes':>8} {'render':>8} {'route':>8} {'total':>8} {'tokenizers':>11} {'tiktoken':>9}   ratios"
-    lines = [head]
+    names = ("tokens", "bytes", "render", "route", "total")
+    lines = [" ".join(f"{name:>8}" for name in names) + f" {'tokenizers':>11} {'tiktoken':>9}   ratios"]
     for row in found["rows"]:
         ratios = f"{row['tokenizers_us'] / row['total_us']:.0f}x, {row['tiktoken_us'] / row['total_us']:.0f}x"
         lines.append(
@@ -126,60 +123,64 @@ def _ranks(vocabulary: dict[str, int]) -> dict[bytes, int]:
     }
 
 
-def _measure(
-    size: int,
-    words: list[str],
-    rng: random.Random,
-    rounds: int,
-    renderer: Renderer,
-    real: Any,  # noqa: ANN401 (of an extra)
-    encoding: Any,  # noqa: ANN401
-    progress: Callable[[str], None],
-) -> Row:
-    progress(f"{size:,} tokens")
-    messages, tokens = [], 0
-    while tokens < size:
-        start = rng.randrange(len(words))
-        content = " ".join(words[start : start + max(40, size // 120)])
-        messages.append({"role": "user" if len(messages) % 2 == 0 else "assistant", "content": content})
-        tokens += len(real.encode(content, add_special_tokens=False).ids) + 2
-    body = json.dumps({"model": "m", "messages": messages}).encode()
-    rendered = renderer.render(body)
-    text = rendered.decode()
-    ids = real.encode(text, add_special_tokens=False).ids
-    if renderer.spell(ids) != rendered:
-        raise AssertionError("the tokens do not spell the text")
-    router = Router()
-    for worker in range(8):
-        router.add_worker(f"w{worker}")
-        router.set_cache_view(f"w{worker}", "events")
-        router.apply_events(f"w{worker}", _payload(ids), renderer=renderer)
-    question = body[:-2] + b"," + json.dumps({"role": "user", "content": "And now?"}).encode() + b"]}"
-    asked = renderer.render(question)
-    decision = router.route(question, rendered=asked)
-    if decision.told_tokens != len(ids) // BLOCK * BLOCK:
-        raise AssertionError(f"{decision.told_tokens} tokens told of {len(ids)}")
-    router.complete(decision)
+@dataclasses.dataclass(frozen=True)
+class _Bench:
+    words: list[str]
+    seed: int
+    rounds: int
+    renderer: Renderer
+    real: Any
+    encoding: Any
 
-    def route() -> None:
-        router.complete(router.route(question, rendered=asked))
+    def measure(self, size: int) -> Row:
+        """Measure prompts of about `size` tokens."""
+        body = self._body(size)
+        rendered = self.renderer.render(body)
+        text = rendered.decode()
+        ids = self.real.encode(text, add_special_tokens=False).ids
+        if self.renderer.spell(ids) != rendered:
+            raise AssertionError("the tokens do not spell the text")
+        router = Router()
+        for worker in range(8):
+            router.add_worker(f"w{worker}")
+            router.set_cache_view(f"w{worker}", "events")
+            router.apply_events(f"w{worker}", _payload(ids), renderer=self.renderer)
+        question = body[:-2] + b"," + json.dumps({"role": "user", "content": "And now?"}).encode() + b"]}"
+        asked = self.renderer.render(question)
+        # The last block may end in another way once something follows.
+        decision = router.route(question, rendered=asked)
+        if (decision.told_tokens or 0) < len(ids) // BLOCK * BLOCK - BLOCK:
+            raise AssertionError(f"{decision.told_tokens} tokens told of {len(ids)}")
+        router.complete(decision)
 
-    calls: dict[str, Callable[[], Any]] = {
-        "render": lambda: renderer.render(question),
-        "route": route,
-        "tokenizers": lambda: real.encode(text, add_special_tokens=False),
-        "tiktoken": lambda: encoding.encode(text, allowed_special="all"),
-    }
-    costs: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            repeats = 1 if name.startswith("t") else max(1, 200_000 // size)
-            start = time.thread_time_ns()
-            for _ in range(repeats):
-                call()
-            costs[name].append((time.thread_time_ns() - start) / repeats / 1000)
-    render, routed, slow, fast = (statistics.median(costs[name]) for name in calls)
-    return Row(len(ids), len(body), render, routed, slow, fast)
+        calls: dict[str, Callable[[], Any]] = {
+            "render": lambda: self.renderer.render(question),
+            "route": lambda: router.complete(router.route(question, rendered=asked)),
+            "tokenizers": lambda: self.real.encode(text, add_special_tokens=False),
+            "tiktoken": lambda: self.encoding.encode(text, allowed_special="all"),
+        }
+        costs: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(self.rounds):
+            for name, call in calls.items():
+                repeats = 1 if name.startswith("t") else max(1, 200_000 // size)
+                start = time.thread_time_ns()
+                for _ in range(repeats):
+                    call()
+                costs[name].append((time.thread_time_ns() - start) / repeats / 1000)
+        render, routed, slow, fast = (statistics.median(costs[name]) for name in calls)
+        return Row(len(ids), len(body), render, routed, slow, fast)
+
+    def _body(self, size: int) -> bytes:
+        """Return a chat of about `size` tokens."""
+        rng = random.Random(self.seed)  # noqa: S311 (no secret)
+        messages: list[dict[str, str]] = []
+        tokens = 0
+        while tokens < size:
+            start = rng.randrange(len(self.words))
+            content = " ".join(self.words[start : start + max(40, size // 120)])
+            messages.append({"role": "user" if len(messages) % 2 == 0 else "assistant", "content": content})
+            tokens += len(self.real.encode(content, add_special_tokens=False).ids) + 2
+        return json.dumps({"model": "m", "messages": messages}).encode()
 
 
 def _payload(ids: list[int]) -> bytes:
