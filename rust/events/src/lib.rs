@@ -15,6 +15,6 @@ mod zmtp;
 pub use batch::Batch;
 pub use decode::{Decoder, Extra, Fault, extra_hash};
 pub use error::Error;
-pub use feed::{Feed, Sink, Stats};
+pub use feed::{Drain, Feed, Sink, Stats};
 pub use sequencer::{Health, Sequencer};
 pub use source::{Endpoint, Source};

@@ -17,6 +17,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
+use trunkline_core::CacheView;
 
 use crate::exact::follow;
 use crate::fleet::{Fleet, Worker};
@@ -210,12 +211,13 @@ pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Dura
 /// Asks a healthy worker what it serves, and one that has come or come back also which engine it is and how much it caches.
 /// `false` if it did not answer that in time: then it is worth another try.
 async fn get_to_know(fleet: &Arc<Fleet>, worker: &Arc<Worker>, limit: Duration, is_new: bool) -> bool {
-    let mut is_known = true;
+    let (mut is_known, mut keeps_none) = (true, false);
     let models = timeout(limit, probe::models(&worker.endpoint)).await.ok().and_then(Result::ok);
     if is_new {
         let metrics = timeout(limit, probe::metrics(&worker.endpoint)).await.ok().and_then(Result::ok);
         is_known = metrics.is_some();
         let metrics = metrics.unwrap_or_default();
+        keeps_none = probe::keeps_no_prefixes(&metrics);
         let entries = models.iter().flatten().map(|model| model.entry.get());
         let owner = profile::owner(entries);
         fleet.set_engine(worker, Profile::recognise(owner.as_deref(), &metrics));
@@ -232,7 +234,13 @@ async fn get_to_know(fleet: &Arc<Fleet>, worker: &Arc<Worker>, limit: Duration, 
     if let Some(models) = models {
         fleet.set_models(worker, models);
     }
-    if is_new && fleet.exact.wants_events() {
+    if is_new && keeps_none != worker.keeps_none.swap(keeps_none, Ordering::Relaxed) {
+        worker.following.end();
+        let view = if keeps_none { CacheView::None } else { CacheView::Own };
+        // An error means that the router's worker was removed by somebody else.
+        let _ = fleet.router.set_cache_view(worker.id, view);
+    }
+    if !keeps_none && is_new && fleet.exact.wants_events() {
         is_known &= timeout(limit, follow(fleet, worker)).await.unwrap_or(false);
     }
     is_known

@@ -126,6 +126,12 @@ pub(crate) async fn capacity_tokens(
     Ok(tokens.filter(|&tokens| tokens > 0))
 }
 
+/// Whether the engine says that it keeps no prefixes.
+pub(crate) fn keeps_no_prefixes(metrics: &str) -> bool {
+    let told = |(labels, _)| label(labels, "enable_prefix_caching") == Some("False");
+    samples(metrics, "vllm:cache_config_info").any(told)
+}
+
 /// Sums over the engines (data-parallel ranks) of one worker.
 fn read_labels(metrics: &str, metric: &str) -> Option<u64> {
     samples(metrics, metric).filter_map(|(labels, _)| engine_capacity(labels)).reduce(u64::saturating_add)
@@ -233,6 +239,15 @@ mod tests {
         assert_eq!(read("sglang:max_total_num_tokens 471258.0"), Some(471_258));
         assert_eq!(read(&(rank(0, 0, 1e5) + &rank(0, 1, 1e5) + &rank(1, 0, 2e5))), Some(300_000));
         assert_eq!(read("sglang:max_total_num_tokens_x 5\nsglang:max_total_num_tokens many"), None);
+    }
+
+    #[test]
+    fn an_engine_without_prefix_caching_says_so() {
+        let line = |value| {
+            format!("vllm:cache_config_info{{block_size=\"16\",enable_prefix_caching=\"{value}\"}} 1.0")
+        };
+        assert!(keeps_no_prefixes(&line("False")));
+        assert!(!keeps_no_prefixes(&line("True")) && !keeps_no_prefixes(""));
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub(crate) struct Profile {
     metrics: Option<&'static str>,
     /// Where it tells the size of its KV cache.
     pub(crate) capacity: Capacity,
+    /// How it tells of its cache.
+    pub(crate) events: EventSource,
     /// Metrics whose sum is the requests that it has, running and waiting.
     pub(crate) requests: &'static [&'static str],
     /// Statuses that mean "no room now": another worker may have some.
@@ -44,6 +46,17 @@ pub(crate) struct Profile {
     draining: Option<&'static str>,
     /// Whether it refuses a model that it does not list. The others serve whatever name they are asked for.
     pub(crate) checks_model: bool,
+}
+
+/// How an engine tells of its cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventSource {
+    /// It publishes, and says where at `/kv_event_sources`.
+    Published,
+    /// It hands events out at `/kv_cache_events`, once to whoever asks.
+    Polled,
+    /// Not at all, unless somebody says where.
+    Untold,
 }
 
 /// Where an engine tells how many tokens its KV cache holds.
@@ -65,6 +78,7 @@ pub(crate) static ANY: Profile = Profile {
     owner: None,
     metrics: None,
     capacity: Capacity::Labels("vllm:cache_config_info"),
+    events: EventSource::Published,
     requests: &["vllm:num_requests_running", "vllm:num_requests_waiting"],
     busy: &[429, 503],
     failed: &[500, 502, 504],
@@ -97,6 +111,7 @@ static ENGINES: [Profile; 4] = [
         metrics: Some("trtllm_"),
         // Its /metrics hands out statistics of iterations and forgets them: they are somebody's monitoring.
         capacity: Capacity::Untold,
+        events: EventSource::Polled,
         requests: &[],
         ..ANY
     },
@@ -104,6 +119,7 @@ static ENGINES: [Profile; 4] = [
         name: "tgi",
         metrics: Some("tgi_"),
         capacity: Capacity::Info("max_batch_total_tokens"),
+        events: EventSource::Untold,
         requests: &["tgi_batch_current_size", "tgi_queue_size"],
         // 424 is "request failed during generation".
         failed: &[424, 500, 502, 504],

@@ -3,22 +3,34 @@
 //! A view counts while its feed is live. While messages are missing, or nobody can be reached, the worker's own view does: that
 //! is kept up in any case.
 
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
-use trunkline_core::CacheView;
-use trunkline_events::{Batch, Feed, Health, Sink, Source, source};
+use trunkline_core::{CacheView, Millis};
+use trunkline_events::{Batch, Drain, Feed, Health, Sink, Source, source};
 
 use super::Exact;
+use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, Worker};
 use crate::probe;
+use crate::profile::EventSource;
+
+/// How often an engine is asked that hands its events out when asked.
+const POLL: Duration = Duration::from_millis(100);
+/// Shortest time between two replays for the sake of blocks whose parents are unknown.
+const RESYNC_MS: u64 = 30_000;
 
 /// A worker's feed, and what it was applied to.
 #[derive(Debug, Default)]
 pub(crate) struct Following {
     feed: Mutex<Option<Feed>>,
     pub(crate) applied: Mutex<Counts>,
+    /// When orphans may ask for a replay again.
+    resync_from_ms: AtomicU64,
 }
 
 /// What became of a worker's events.
@@ -42,6 +54,15 @@ impl Following {
         self.feed.lock().as_ref().map(|feed| (feed.health(), feed.stats()))
     }
 
+    /// Blocks came whose parents are not known: asks for everything again, once in a while.
+    fn orphans(&self, now: Millis) {
+        let due = self.resync_from_ms.load(Ordering::Relaxed);
+        if now.0 >= due {
+            self.resync_from_ms.store(now.0 + RESYNC_MS, Ordering::Relaxed);
+            self.resync();
+        }
+    }
+
     /// Asks for everything again.
     pub(crate) fn resync(&self) {
         if let Some(feed) = &*self.feed.lock() {
@@ -53,8 +74,14 @@ impl Following {
 /// Asks a worker where its events come from, and follows them. Does nothing if it is followed from there already, or tells
 /// none. `false` if it did not answer.
 pub(crate) async fn follow(fleet: &Arc<Fleet>, worker: &Arc<Worker>) -> bool {
+    let events = worker.engine.get().events;
+    if events == EventSource::Polled && worker.told_source.is_none() {
+        poll(fleet, worker);
+        return true;
+    }
     let told = match &worker.told_source {
         Some(told) => Some(told.clone()),
+        None if events == EventSource::Untold => None,
         None => {
             let Ok(answer) = probe::event_sources(&worker.endpoint).await else { return false };
             answer.and_then(|json| {
@@ -79,6 +106,35 @@ pub(crate) async fn follow(fleet: &Arc<Fleet>, worker: &Arc<Worker>) -> bool {
         }
     }
     true
+}
+
+/// Follows an engine that hands its events out when asked.
+fn poll(fleet: &Arc<Fleet>, worker: &Arc<Worker>) {
+    let mut following = worker.following.feed.lock();
+    if following.is_some() {
+        return;
+    }
+    let source = Source {
+        worker: worker.endpoint.url.clone(),
+        rank: worker.rank,
+        // Not used: it is asked over HTTP.
+        endpoint: source::Endpoint::Tcp { host: worker.endpoint.host().to_owned(), port: 0 },
+        replay: None,
+        topic: String::new(),
+        bind: false,
+    };
+    let sink = Arc::new(ToRouter { fleet: Arc::downgrade(fleet), worker: Arc::downgrade(worker) });
+    *following = Some(Feed::poll(source, Asking(worker.endpoint.clone()), POLL, sink));
+}
+
+/// Asks TensorRT-LLM for its events.
+struct Asking(Endpoint);
+
+impl Drain for Asking {
+    async fn drain(&mut self) -> Result<Bytes, Box<dyn Error + Send + Sync>> {
+        let answer = probe::ask(&self.0, "/kv_cache_events", Bytes::from_static(b"{}")).await;
+        answer.map_err(|failure| format!("{failure:?}").into())
+    }
 }
 
 /// Hands a feed's events to the router.
@@ -111,13 +167,21 @@ impl Sink for ToRouter {
             counts.removed += applied.removed;
             counts.orphans += applied.orphans;
             counts.refused += applied.refused + u64::from(batch.refused);
+            drop(counts);
+            if applied.orphans > 0 {
+                worker.following.orphans(fleet.now());
+            }
         });
     }
 
-    fn reset(&self, _source: &Source, _reason: &'static str) {
+    fn reset(&self, _source: &Source, reason: &'static str) {
         self.with(|fleet, _, worker| {
             worker.following.applied.lock().resets += 1;
-            let _ = fleet.router.forget_events(worker.id);
+            // A publisher that began anew is a worker that did: its own view is empty as well.
+            let _ = match reason {
+                "restart" => fleet.router.reset_worker(worker.id),
+                _ => fleet.router.forget_events(worker.id),
+            };
         });
     }
 

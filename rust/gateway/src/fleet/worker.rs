@@ -44,6 +44,8 @@ pub(crate) struct Worker {
     /// Where its events come from, if that was told rather than to be asked.
     pub(crate) told_source: Option<Source>,
     pub(crate) following: Following,
+    /// Whether it says that it keeps no prefixes.
+    pub(crate) keeps_none: AtomicBool,
     pub(crate) pulse: Pulse,
     /// When its slow start ends.
     pub(crate) ramping_until_ms: AtomicU64,
@@ -75,6 +77,7 @@ impl Worker {
             rank: told.rank,
             told_source,
             following: Following::default(),
+            keeps_none: AtomicBool::new(false),
             pulse: Pulse::default(),
             ramping_until_ms: AtomicU64::new(0),
             backoff: Backoff::default(),
