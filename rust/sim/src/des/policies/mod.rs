@@ -1,0 +1,5 @@
+//! Rules for choosing workers.
+
+mod trunkline;
+
+pub use trunkline::{Trunkline, TrunklineOptions};
