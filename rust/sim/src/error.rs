@@ -28,6 +28,9 @@ pub enum Error {
     /// The router of a simulation refused its settings.
     #[error(transparent)]
     Router(#[from] trunkline_core::Error),
+    /// The description of a simulation is not one.
+    #[error("not a simulation: {0}")]
+    Spec(String),
     /// A trace or a log cannot be read.
     #[error("line {line}: {problem}")]
     Trace {

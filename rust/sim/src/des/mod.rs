@@ -18,21 +18,27 @@
 
 mod cache;
 mod fleet;
+mod placement;
 pub mod policies;
 mod policy;
 mod profile;
 mod report;
 mod rng;
 mod run;
+mod scenarios;
+mod spec;
 pub mod traces;
 mod worker;
 mod workload;
 pub mod workloads;
 
 pub use fleet::{Fleet, WorkerStatus};
+pub use placement::{Moves, Window, Windowed};
 pub use policy::{Arrival, CacheChange, Outcome, Policy};
 pub use profile::Profile;
-pub use report::{Report, WorkerReport};
+pub use report::{Bin, Report, Times, WorkerReport};
 pub use rng::Rng;
 pub use run::{Answer, Loss, Options, Progress, Simulation};
+pub use scenarios::{Needs, Scenario};
+pub use spec::{Compare, Found, Source, Spec};
 pub use workload::{Request, Segment, Turn, Workload, WorkloadBuilder};

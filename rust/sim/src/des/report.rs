@@ -21,7 +21,7 @@ pub struct Times {
 }
 
 impl Times {
-    fn of(mut times: Vec<f64>) -> Self {
+    pub(crate) fn of(mut times: Vec<f64>) -> Self {
         if times.is_empty() {
             return Self::default();
         }
@@ -183,7 +183,7 @@ impl Report {
     }
 }
 
-fn ttft_s(answer: &Answer) -> f64 {
+pub(crate) fn ttft_s(answer: &Answer) -> f64 {
     answer.first_token_s - answer.arrived_s
 }
 

@@ -1,5 +1,7 @@
 //! The simulation: events in order of time, from the first arrival to the last answer.
 
+use serde::Deserialize;
+
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
@@ -19,7 +21,8 @@ const CLIENT_GAP_S: f64 = 0.02;
 const EVENTS_PER_LOOK: u64 = 1 << 14;
 
 /// The last worker dies with its cache and comes back empty.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Loss {
     /// When it dies. What it had in flight arrives again 10 ms later.
     pub down_s: f64,
@@ -28,7 +31,8 @@ pub struct Loss {
 }
 
 /// The fleet and what befalls it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Workers at the start, at least 1.
     pub workers: usize,

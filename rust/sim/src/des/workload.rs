@@ -1,6 +1,6 @@
 //! What is asked of a fleet: requests in sessions, each prompt a chain of segments.
 //!
-//! A *segment* is a number and a length of at most [`MAX_SEGMENT`] tokens. Equal number, equal content *and* equal
+//! A *segment* is a number and a length of at most 512 tokens. Equal number, equal content *and* equal
 //! prefix: generators and readers give a piece of text that follows another prefix another number. So what two prompts
 //! share is their common leading segments.
 
@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::rng::mix;
 
 /// Longest segment in tokens; longer pieces are cut. Source: the block of the Mooncake traces.
-pub const MAX_SEGMENT: u32 = 512;
+pub(crate) const MAX_SEGMENT: u32 = 512;
 
 /// A piece of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
