@@ -20,6 +20,7 @@ mod names;
 mod net;
 mod prompt;
 mod router;
+mod simulate;
 mod size;
 mod views;
 
@@ -45,6 +46,8 @@ mod _core {
     use crate::mock_worker::{MockStats, MockWorker};
     #[pymodule_export]
     use crate::router::Router;
+    #[pymodule_export]
+    use crate::simulate::{profiles, scenarios, simulate};
     #[pymodule_export]
     use crate::views::{Stats, WorkerView};
     #[pymodule_export]

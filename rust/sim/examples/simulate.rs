@@ -16,6 +16,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::io::stdin().read_to_end(&mut json)?;
     let trace = std::env::args().nth(1).map(std::fs::read_to_string).transpose()?;
     let found = Spec::parse(&json)?.run(trace.as_deref(), |_| ControlFlow::Continue(()))?;
-    println!("{}", serde_json::to_string(&found)?);
+    println!("{}", String::from_utf8(found.to_json())?);
     Ok(())
 }

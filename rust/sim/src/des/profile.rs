@@ -92,6 +92,15 @@ impl Profile {
         }
     }
 
+    /// All named profiles as JSON, in the order of [`NAMES`](Self::NAMES).
+    #[must_use]
+    pub fn all_json() -> Vec<(&'static str, String)> {
+        let named = Self::NAMES.iter().filter_map(|&name| Some((name, Self::named(name)?)));
+        named
+            .map(|(name, profile)| (name, serde_json::to_string(&profile).expect("numbers are JSON")))
+            .collect()
+    }
+
     /// Blocks that fit the KV cache.
     #[must_use]
     pub fn kv_blocks(&self) -> u64 {

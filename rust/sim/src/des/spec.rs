@@ -66,6 +66,9 @@ pub struct Compare {
 pub struct Spec {
     /// What is asked.
     pub source: Source,
+    /// Multiplies the rate at which sessions begin.
+    #[serde(default = "one")]
+    pub load: f64,
     /// A policy that [`policies::named`] knows.
     pub policy: String,
     /// The workers; without it those of the scenario, or 70B on 8xH100.
@@ -123,6 +126,14 @@ pub struct Found {
     pub skipped: Vec<(usize, String)>,
 }
 
+impl Found {
+    /// As JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers and names are always JSON")
+    }
+}
+
 impl Spec {
     /// The specification that `json` holds.
     ///
@@ -167,7 +178,12 @@ impl Spec {
         trace: Option<&str>,
         watch: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Found, Error> {
-        let (scenario, skipped) = self.scenario(trace)?;
+        if !(self.load.is_finite() && self.load > 0.0) {
+            let value = self.load.to_string();
+            return Err(Error::Config { key: "load", value, allowed: "above 0" });
+        }
+        let (mut scenario, skipped) = self.scenario(trace)?;
+        scenario.workload.stretch(1.0 / self.load);
         let profile = self.profile.unwrap_or(scenario.profile);
         let mut options = self.options.clone().unwrap_or(scenario.options);
         options.routers = self.routers.unwrap_or(options.routers);

@@ -82,7 +82,7 @@ impl Workload {
         self.segment_count
     }
 
-    /// Multiplies all arrival times and thinking times of sessions' first requests: 0.5 doubles the load.
+    /// Multiplies the arrival times of sessions: 0.5 doubles the load.
     pub fn stretch(&mut self, factor: f64) {
         for request in &mut self.requests {
             request.at_s *= factor;
