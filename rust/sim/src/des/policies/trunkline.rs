@@ -1,8 +1,8 @@
 //! The real router, by the simulated clock: what a gateway tells it, in the same order.
 //!
 //! Prompts reach it as token ids ([`spell`]). With several routers each has a [`Router`] of its own. If they gossip, a
-//! decision of one is booked by the others `gossip_s` later, and its first token and its end as much later: what replicas
-//! that share their load and their newest placements know of each other.
+//! decision of one is booked by the others with the next round of gossip, and so are its first token and its end: what
+//! replicas that share their load and their newest placements every `gossip_s` know of each other.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -22,7 +22,7 @@ pub struct TrunklineOptions {
     pub policy: Rule,
     /// Routers that share the fleet.
     pub routers: usize,
-    /// How late they hear of each other; `None` if they share nothing.
+    /// Time between two rounds of gossip; `None` if they share nothing.
     pub gossip_s: Option<f64>,
     /// Size of a worker's cache in tokens, as the router is told.
     pub capacity_tokens: Option<u64>,
@@ -106,12 +106,13 @@ impl Trunkline {
         })
     }
 
-    /// Tells the other routers, `gossip_s` from now.
+    /// Tells the other routers with the next round of gossip.
     fn tell_others(&mut self, from: usize, now_s: f64, news: impl Fn() -> News) {
         let Some(gossip_s) = self.gossip_s else { return };
+        let at_s = if gossip_s > 0.0 { ((now_s / gossip_s).floor() + 1.0) * gossip_s } else { now_s };
         for (number, replica) in self.replicas.iter_mut().enumerate() {
             if number != from {
-                replica.heard.push_back((now_s + gossip_s, news()));
+                replica.heard.push_back((at_s, news()));
             }
         }
     }
