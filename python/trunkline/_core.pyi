@@ -1,6 +1,6 @@
 # Types of the compiled module, checked against it by mypy.stubtest. What a method means is said in its docstring.
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias, final

@@ -1,7 +1,7 @@
 """`trunkline bench policy`: the real router on the policy study's scenarios, against the study's pass lines.
 
-Everything runs in the simulator with fixed seeds, so two runs print the same figures. A line whose trace is not at hand is
-named as not run; the traces are public but not part of this package.
+Everything runs in the simulator with fixed seeds, so two runs print the same figures. A line whose trace is not at hand
+is named as not run; the traces are public but not part of this package.
 """
 
 from __future__ import annotations
@@ -111,11 +111,9 @@ class Result:
 class Bench:
     """Runs what the lines need, each run once."""
 
-    def __init__(
-        self, *, traces_in: Path | None, stopped: Stopped | None = None, seeds: tuple[int, ...] = SEEDS
-    ) -> None:
+    def __init__(self, *, traces_in: Path | None, stopped: Stopped | None = None) -> None:
         self._directory = traces_in
-        self._seeds = seeds
+        self._seeds = SEEDS
         self._stopped = stopped
         self._needs = scenarios()
         self._texts: dict[str, str | None] = {}
@@ -186,6 +184,9 @@ def bench_policy(*, traces_in: Path | None, quick: bool, stopped: Stopped | None
     return result
 
 
+_OVERALL_FIGURES: tuple[Figure, ...] = ("mean", "p90", "p99")
+
+
 def _of_runs(bench: Bench) -> list[Verdict]:
     """Judge what is no ratio of figures."""
     lost, spike = bench.found(Run("lost@30")), bench.found(Run("spike"))
@@ -209,16 +210,16 @@ def _of_scaling(stopped: Stopped | None) -> list[Verdict]:
     found = scale.run_scale([OURS], seeds=SEEDS, stopped=stopped)
     verdicts = []
     for chatbot in scale.CHATBOTS:
-        changes = found.get((chatbot, OURS), [None, None])
-        for change, sizes in zip(changes, ("4 -> 7", "7 -> 5"), strict=True):
+        changes = found.get((chatbot, OURS))
+        for at, sizes in enumerate(("4 -> 7", "7 -> 5")):
+            change = changes[at] if changes else None
+            why = "" if change else "stopped"
             for text, figure, bar in (
-                ("prefixes that leave a worker that stays", change and change.abandoned, 0.05),
-                ("hit rate lost", change and change.hit_dip, 0.02),
-                ("p99 after / before", change and change.p99_ratio, 1.15),
+                ("prefixes that leave a worker that stays", None if change is None else change.abandoned, 0.05),
+                ("hit rate lost", None if change is None else change.hit_dip, 0.02),
+                ("p99 after / before", None if change is None else change.p99_ratio, 1.15),
             ):
-                verdicts.append(
-                    Verdict(f"{chatbot}, {sizes} workers: {text}", figure, bar, why="" if change else "stopped")
-                )
+                verdicts.append(Verdict(f"{chatbot}, {sizes} workers: {text}", figure, bar, why=why))
     return verdicts
 
 
@@ -226,28 +227,33 @@ def _overall(bench: Bench, result: Result) -> None:
     """Hold ours against the best rule of each scenario, by the means over the seeds, as the study's table does."""
     names = [name for name in scenarios() if not bench.can_run(name)]
     bench.run([Run(name, rule) for name in names for rule in (OURS, *RULES)], label="all scenarios")
-    ratios: dict[Figure, dict[str, tuple[float, str]]] = {figure: {} for figure in ("mean", "p90", "p99")}
-    for name in names:
-        means = {rule: _middle(bench.values(Run(name, rule), "mean")) for rule in (OURS, *RULES)}
-        if not all(means.values()) or min(means.values()) >= OVERALL_MEAN_S:
-            continue
-        for figure, found in ratios.items():
-            values = {rule: _middle(bench.values(Run(name, rule), figure)) for rule in (OURS, *RULES)}
-            best = min(values, key=lambda rule: values[rule])
-            found[name] = (values[OURS] / values[best], best)
+    ratios = {figure: _ratios(bench, names, figure) for figure in _OVERALL_FIGURES}
     left_out = len(scenarios()) - len(names)
     why = f" of {len(ratios['mean'])} scenarios" + (f", {left_out} without their trace" if left_out else "")
-    for figure, bar in OVERALL.items():
+    for figure in _OVERALL_FIGURES:
         found = [ratio for ratio, _ in ratios[figure].values()]
         mean = math.exp(statistics.fmean(map(math.log, found))) if found else None
-        result.verdicts.append(Verdict(f"overall: {figure} / best rule, geometric mean{why}", mean, bar))
+        result.verdicts.append(Verdict(f"overall: {figure} / best rule, geometric mean{why}", mean, OVERALL))
     for figure, bar in WORST.items():
         worst = max(ratios[figure].items(), key=lambda item: item[1][0], default=None)
         text = f"overall: largest {figure} / best rule" + (f" ({worst[0]})" if worst else "")
         result.verdicts.append(Verdict(text, worst[1][0] if worst else None, bar))
-    for figure, found_ratios in ratios.items():
-        worse = [Better(name, figure, ratio, rule) for name, (ratio, rule) in found_ratios.items() if ratio > NOISE]
+    for figure in _OVERALL_FIGURES:
+        worse = [Better(name, figure, ratio, rule) for name, (ratio, rule) in ratios[figure].items() if ratio > NOISE]
         result.better += sorted(worse, key=lambda one: -one.ratio)
+
+
+def _ratios(bench: Bench, names: list[str], figure: Figure) -> dict[str, tuple[float, str]]:
+    """Return ours over the best rule, and that rule, for each scenario that counts."""
+    found = {}
+    for name in names:
+        means, values = (
+            {rule: _middle(bench.values(Run(name, rule), of)) for rule in (OURS, *RULES)} for of in ("mean", figure)
+        )
+        if all(means.values()) and min(means.values()) < OVERALL_MEAN_S:
+            best = min(values, key=lambda rule: values[rule])
+            found[name] = (values[OURS] / values[best], best)
+    return found
 
 
 def _middle(values: list[float]) -> float:

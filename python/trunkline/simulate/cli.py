@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from trunkline.command import Misuse, failures, json_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Command = TypeVar("_Command", bound="Callable[..., Any]")
 
 _number = click.FloatRange(min=0, min_open=True)
 _count = click.IntRange(min=1)
@@ -25,7 +30,7 @@ class _DefaultGroup(click.Group):
         return super().parse_args(ctx, args)
 
 
-class _Numbers(click.ParamType):
+class _Numbers(click.ParamType[Any]):
     """Numbers with commas (or other separators) between them."""
 
     name = "list"
@@ -60,10 +65,10 @@ def _setting(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
     return settings
 
 
-def _options(*options: Any) -> Any:  # noqa: ANN401 (click)
+def _options(*options: Any) -> Callable[[_Command], _Command]:  # noqa: ANN401 (click)
     """Put several options on a command, in their order."""
 
-    def decorate(command: Any) -> Any:  # noqa: ANN401 (click)
+    def decorate(command: _Command) -> _Command:
         for option in reversed(options):
             command = option(command)
         return command
@@ -87,7 +92,8 @@ _worker = _options(
     click.option(
         "--preemption/--no-preemption",
         default=None,
-        help="Whether answers take room as they grow and sequences are pre-empted, or room is reserved [default: reserved].",
+        help="Whether answers take room as they grow and sequences are pre-empted, or room is reserved "
+        "[default: reserved].",
     ),
     click.option("--gpus", type=_count, help="GPUs of a worker, for the cost."),
 )
@@ -96,7 +102,7 @@ _policies = click.option(
     "policies",
     multiple=True,
     metavar="NAME",
-    help="Several times for several: kv_aware, prefix_aware, least_outstanding, round_robin, random of the router itself; "
+    help="Several times for several: kv_aware, prefix_aware, least_outstanding, round_robin, random of the router; "
     "sagemaker, chwbl, cache_aware, llm_d, dynamo, preble, lmetric, e1, e1_lean, ect, ect2 as models of others "
     "[default: random and kv_aware].",
 )
@@ -184,23 +190,21 @@ def simulate() -> None:
 )
 @_seeds
 @_price
-@click.option(
-    "--plot", "plots", type=_file, multiple=True, metavar="FILE", help="Draw into this .html (or .png with matplotlib)."
-)
+@click.option("--plot", "plots", type=_file, multiple=True, metavar="FILE", help="Draw an HTML page into this file.")
 @json_option
 def simulate_run(*, as_json: bool, plots: tuple[Path, ...], **asked: Any) -> None:  # noqa: ANN401 (click)
     """Run TRAFFIC under each policy, with several seeds, and compare.
 
     TRAFFIC is a generator (aws-long, aws-short, tenants, chat, header, agents, bursts, spike), a scenario of the policy
-    study (aws5@.95, long@40, ...: a name, @, and a load below 2 or requests per second), or a file: Mooncake's traces, sessions
-    of agents, OpenAI requests as JSON lines, a log of vLLM with --enable-log-requests; plain or .gz. Ctrl-C shows what is
-    known so far.
+    study (aws5@.95, long@40, ...: a name, @, and a load below 2 or requests per second), or a file: Mooncake's traces,
+    sessions of agents, OpenAI requests as JSON lines, a log of vLLM with --enable-log-requests; plain or .gz. Ctrl-C
+    shows what is known so far.
 
     \b
     trunkline simulate aws-long --policy random --policy prefix_aware --policy kv_aware
     trunkline simulate tenants --set tenants=1000 --set system_tokens=6000 --load 0.5 --load 1
     trunkline simulate requests.jsonl --requests 10000 --workers 12 --gpu-hour-price 2.5
-    """  # fmt: skip
+    """
     from .report import as_dict, as_text  # noqa: PLC0415 (see trunkline.cli)
     from .request import RunRequest, run_request  # noqa: PLC0415
     from .sources import SourceError  # noqa: PLC0415
@@ -208,7 +212,7 @@ def simulate_run(*, as_json: bool, plots: tuple[Path, ...], **asked: Any) -> Non
     try:
         with failures():
             comparison = run_request(RunRequest(**asked))
-    except (SourceError, FileNotFoundError, IsADirectoryError) as error:
+    except SourceError as error:
         raise Misuse(str(error)) from error
     if not comparison.cells:
         raise SystemExit(130)
@@ -240,7 +244,7 @@ def simulate_fit(page: str, *, since: str | None, profile: str, as_json: bool) -
     \b
     trunkline simulate fit http://10.0.0.1:8000/metrics > worker.json
     trunkline simulate chat --profile worker.json
-    """  # fmt: skip
+    """
     from .fit import FitError, fit, read_page  # noqa: PLC0415 (see trunkline.cli)
     from .request import profile_of  # noqa: PLC0415
 
@@ -285,7 +289,7 @@ def simulate_scale(
     \b
     trunkline simulate scale
     trunkline simulate scale --sizes 4,8,4 --policy kv_aware --policy prefix_aware
-    """  # fmt: skip
+    """
     from .report import scale_as_dict, scale_as_text  # noqa: PLC0415 (see trunkline.cli)
     from .request import profile_of  # noqa: PLC0415
     from .runs import stop_on_interrupt  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """A worker's constants off its vLLM metrics page.
 
-Counters of a page are sums since the worker's start; with an earlier page only the difference counts. What a page does not tell
-keeps the value of the profile that one begins with, times scaled like the decode step.
+Counters of a page are sums since the worker's start; with an earlier page only the difference counts. What a page does
+not tell keeps the value of the profile that one begins with, times scaled like the decode step.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import sys
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .spec import Profile
+if TYPE_CHECKING:
+    from .spec import Profile
 
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -25,6 +26,8 @@ _TIMEOUT_S = 10.0
 _FAST = 0.1
 # Fewer samples than this tell nothing.
 _ENOUGH = 50
+# Share of the prefill time that is arithmetic at least.
+_LEAST_COMPUTED = 0.1
 _ITL = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")
 
 
@@ -44,7 +47,8 @@ class Fitted:
 
     def profile_dict(self) -> dict[str, Any]:
         """Return the profile alone, as `--profile` reads it."""
-        return msgspec.to_builtins(self.profile)
+        found: dict[str, Any] = msgspec.to_builtins(self.profile)
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         """Return both for JSON."""
@@ -86,47 +90,62 @@ def fit(page: str, *, since: str | None, base: Profile) -> Fitted:
     now, before = parse(page), parse(since or "")
     if not any(name.startswith("vllm:") for name in now):
         raise FitError("no metric of this page begins with vllm:")
-
-    def count(*names: str) -> float | None:
-        """Return how far a counter has come; the first of these names that the page has."""
-        for name in names:
-            for spelling in (name, f"{name}_total"):
-                if spelling in now:
-                    return sum(value for _, value in now[spelling]) - sum(
-                        value for _, value in before.get(spelling, [])
-                    )
-        return None
-
-    step, changes, sources = {}, {}, {}
-    for labels, _ in now.get("vllm:cache_config_info", []):
-        blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
-        if blocks.isdigit() and size.isdigit() and int(blocks) * int(size) > 0:
-            changes["kv_tokens"] = int(blocks) * int(size)
-            sources["kv_tokens"] = f"cache_config_info: {blocks} blocks of {size} tokens"
-    prompt, hits = count("vllm:prompt_tokens"), count("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits") or 0.0
-    prefills, prefill_s = (
-        count("vllm:request_prefill_time_seconds_count"),
-        count("vllm:request_prefill_time_seconds_sum"),
-    )
-    if prompt and prefills and prefill_s and prefills >= _ENOUGH and prompt > hits:
-        overhead_s = (base.step.step_s - base.step.weight_read_s) * prefills
-        computed_s = max(prefill_s - overhead_s, 0.1 * prefill_s)
-        step["prefill_tokens_per_s"] = (prompt - hits) / computed_s
-        sources["prefill_tokens_per_s"] = f"{prompt - hits:.0f} uncached prompt tokens in {computed_s:.1f} s of prefill"
-    for name in _ITL:
-        fast = _quantile(now, before, f"{name}_bucket", _FAST)
-        if fast is not None:
-            step["step_s"] = fast
-            sources["step_s"] = f"the fastest tenth of {name}"
-            # What else a step costs scales with the hardware like the step itself.
-            ratio = fast / base.step.step_s
-            for key in ("weight_read_s", "per_sequence_s", "per_kv_token_s", "per_attention_pair_s"):
-                step[key] = getattr(base.step, key) * ratio
-            break
+    sources: dict[str, str] = {}
+    step = _prefill(now, before, base, sources) | _decode(now, before, base, sources)
+    changes = _cache(now, sources)
     if not sources:
         raise FitError("the page tells neither the cache's size nor enough about prefill or decode times")
     profile = msgspec.structs.replace(base, step=msgspec.structs.replace(base.step, **step), **changes)
     return Fitted(profile, sources)
+
+
+def _cache(now: Samples, sources: dict[str, str]) -> dict[str, int]:
+    """Return the cache's size, if the page tells it."""
+    for labels, _ in now.get("vllm:cache_config_info", []):
+        blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
+        if blocks.isdigit() and size.isdigit() and int(blocks) * int(size) > 0:
+            sources["kv_tokens"] = f"cache_config_info: {blocks} blocks of {size} tokens"
+            return {"kv_tokens": int(blocks) * int(size)}
+    return {}
+
+
+def _prefill(now: Samples, before: Samples, base: Profile, sources: dict[str, str]) -> dict[str, float]:
+    """Return the prefill rate, if there were enough prefills.
+
+    A prefill also takes the part of its last step that is no arithmetic; that of the base profile is taken off.
+    """
+    prompt = _count(now, before, "vllm:prompt_tokens")
+    hits = _count(now, before, "vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits") or 0.0
+    prefills = _count(now, before, "vllm:request_prefill_time_seconds_count") or 0.0
+    total_s = _count(now, before, "vllm:request_prefill_time_seconds_sum")
+    if not prompt or not total_s or prefills < _ENOUGH or prompt <= hits:
+        return {}
+    overhead_s = (base.step.step_s - base.step.weight_read_s) * prefills
+    computed_s = max(total_s - overhead_s, _LEAST_COMPUTED * total_s)
+    sources["prefill_tokens_per_s"] = f"{prompt - hits:.0f} uncached prompt tokens in {computed_s:.1f} s of prefill"
+    return {"prefill_tokens_per_s": (prompt - hits) / computed_s}
+
+
+def _decode(now: Samples, before: Samples, base: Profile, sources: dict[str, str]) -> dict[str, float]:
+    """Return the decode step and what scales with it, if there were enough tokens."""
+    for name in _ITL:
+        fast = _quantile(now, before, f"{name}_bucket", _FAST)
+        if fast is not None:
+            sources["step_s"] = f"the fastest tenth of {name}"
+            ratio = fast / base.step.step_s
+            scaled = ("weight_read_s", "per_sequence_s", "per_kv_token_s", "per_attention_pair_s")
+            return {"step_s": fast} | {key: getattr(base.step, key) * ratio for key in scaled}
+    return {}
+
+
+def _count(now: Samples, before: Samples, *names: str) -> float | None:
+    """Return how far a counter has come; the first of these names that the page has, with or without _total."""
+    for name in names:
+        for spelling in (name, f"{name}_total"):
+            if spelling in now:
+                earlier = sum(value for _, value in before.get(spelling, []))
+                return sum(value for _, value in now[spelling]) - earlier
+    return None
 
 
 def _quantile(now: Samples, before: Samples, name: str, share: float) -> float | None:

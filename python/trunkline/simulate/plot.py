@@ -1,4 +1,4 @@
-"""Draws a comparison: one HTML page with inline SVG and nothing loaded from anywhere, or a PNG if matplotlib is installed."""
+"""Draws a comparison: one HTML page with inline SVG that loads nothing from anywhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from .runs import estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from .request import Cell, Comparison
-    from .spec import Report
+    from .spec import Bin, Report
 
 # Colours that those who cannot tell red from green can tell apart (Okabe and Ito).
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
@@ -42,7 +42,7 @@ class Chart:
 
 
 def charts(comparison: Comparison) -> list[Chart]:
-    """Return what is drawn: times and hits over the load, then over time at the highest load, then each worker's work."""
+    """Return what is drawn: figures over the load, then over time at the highest load, then each worker's work."""
     loads = sorted({cell.load for cell in comparison.cells})
     policies = list(dict.fromkeys(cell.policy for cell in comparison.cells))
     cells = {(cell.policy, cell.load): cell for cell in comparison.cells}
@@ -55,37 +55,31 @@ def charts(comparison: Comparison) -> list[Chart]:
     )
     if len(loads) > 1:
         for title, unit, figure in over_load:
-            series = [
-                Series(
-                    policy,
-                    [
-                        (load, estimate(cells[policy, load].found, figure).mean)
-                        for load in loads
-                        if (policy, load) in cells
-                    ],
-                )
-                for policy in policies
-            ]
+            series = []
+            for policy in policies:
+                known = [load for load in loads if (policy, load) in cells]
+                points = [(load, estimate(cells[policy, load].found, figure).mean) for load in known]
+                series.append(Series(policy, points))
             out.append(Chart(f"{title} over load", "load", unit, series))
     highest = [cell for cell in comparison.cells if cell.load == loads[-1]]
-    for title, unit, name in (
+    over_time = (
         ("TTFT p50", "seconds", "ttft_p50"),
         ("TTFT p99", "seconds", "ttft_p99"),
         ("Hit rate", "share", "hit_rate"),
-    ):
-        series = [
-            Series(cell.policy, [(part.at_s, float(getattr(part, name))) for part in _timeline(cell)])
-            for cell in highest
-        ]
+    )
+    for title, unit, name in over_time:
+        series = []
+        for cell in highest:
+            points = [(part.at_s, float(getattr(part, name))) for part in _timeline(cell)]
+            series.append(Series(cell.policy, points))
         out.append(Chart(f"{title} over time", "seconds", unit, series))
-    out += [
-        Chart(f"Prompt tokens that each worker computed: {cell.policy}", "seconds", "tokens/s", _workers(cell))
-        for cell in highest
-    ]
+    for cell in highest:
+        title = f"Prompt tokens that each worker computed: {cell.policy}"
+        out.append(Chart(title, "seconds", "tokens/s", _workers(cell)))
     return out
 
 
-def _timeline(cell: Cell) -> list:  # type: ignore[type-arg]
+def _timeline(cell: Cell) -> list[Bin]:
     return cell.found[0].report.timeline
 
 
@@ -102,10 +96,7 @@ def _workers(cell: Cell) -> list[Series]:
 
 
 def draw(comparison: Comparison, path: Path) -> None:
-    """Write the page or the picture. Raises OSError."""
-    if path.suffix == ".png":
-        _draw_png(charts(comparison), path)
-        return
+    """Write the page. Raises OSError."""
     path.write_text(page(comparison), encoding="utf-8")
 
 
@@ -142,18 +133,16 @@ def svg(chart: Chart) -> str:
         across = (x - low) / (high - low) if high > low else 0.5
         return _LEFT + across * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - y / top * (_HEIGHT - _TOP - _BOTTOM)
 
-    out = [
-        f'<figure><figcaption>{html.escape(chart.title)}</figcaption><svg width="{_WIDTH}" height="{_HEIGHT}" role="img">'
-    ]
+    out = [f"<figure><figcaption>{html.escape(chart.title)}</figcaption>"]
+    out.append(f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">')
     for tick in range(round(top / step) + 1):
         _, y = place(low, tick * step)
         out.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
         out.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick * step:g}</text>')
     for share in (0.0, 0.5, 1.0):
-        x, _ = place(low + share * (high - low), 0.0)
-        out.append(
-            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle">{low + share * (high - low):.3g}</text>'
-        )
+        value = low + share * (high - low)
+        x, _ = place(value, 0.0)
+        out.append(f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle">{value:.3g}</text>')
     out.append(f'<text x="{_LEFT}" y="{_TOP - 3}">{html.escape(chart.y)}</text>')
     out.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 18}" text-anchor="end">{html.escape(chart.x)}</text>')
     across = _LEFT
@@ -161,9 +150,8 @@ def svg(chart: Chart) -> str:
         colour = _COLOURS[number % len(_COLOURS)]
         line = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in series.points if math.isfinite(y))
         name = html.escape(series.name)
-        out.append(
-            f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.6"><title>{name}</title></polyline>'
-        )
+        out.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.6">')
+        out.append(f"<title>{name}</title></polyline>")
         out.append(f'<rect x="{across}" y="{_HEIGHT - 12}" width="10" height="3" fill="{colour}"/>')
         out.append(f'<text x="{across + 13}" y="{_HEIGHT - 7}">{name}</text>')
         across += 22 + round(6.2 * len(series.name))
@@ -174,24 +162,3 @@ def _nice(step: float) -> float:
     """Return the next of 1, 2 and 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= step * 0.999)
-
-
-def _draw_png(drawn: Sequence[Chart], path: Path) -> None:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 (optional)
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as missing:
-        raise OSError(
-            f"{path}: PNG needs matplotlib (pip install 'trunkline[analyze]'); .html needs nothing"
-        ) from missing
-    rows = math.ceil(len(drawn) / 2)
-    figure = Figure(figsize=(13, 4 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    for number, chart in enumerate(drawn):
-        axes = figure.add_subplot(rows, 2, number + 1)
-        for at, series in enumerate(chart.series):
-            axes.plot(*zip(*series.points, strict=True), label=series.name, color=_COLOURS[at % len(_COLOURS)])
-        axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
-        axes.set_ylim(bottom=0)
-        axes.legend(fontsize="small")
-    figure.savefig(path)

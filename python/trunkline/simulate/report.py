@@ -83,8 +83,10 @@ def as_text(comparison: Comparison) -> str:
     runs = comparison.cells[0].found
     ideal = estimate(runs, lambda report: report.ideal_hit_rate).mean
     out = [
-        f"{comparison.traffic}: {first.requests} requests to {len(first.workers)} workers, {len(runs)} seeds; "
-        f"an endless cache would hit {ideal:.3f}",
+        (
+            f"{comparison.traffic}: {first.requests} requests to {len(first.workers)} workers, "
+            f"{len(runs)} run{'s' if len(runs) > 1 else ''} each; an endless cache would hit {ideal:.3f}"
+        ),
         *_table(rows),
     ]
     if comparison.seeds > 1:
@@ -148,10 +150,8 @@ def _skipped(comparison: Comparison) -> tuple[int, list[tuple[int, str]]]:
 def _table(rows: list[list[str]]) -> list[str]:
     """Align: the first column to the left, figures to the right."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if at == 0 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for first, *rest in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return lines

@@ -122,8 +122,8 @@ def profile_of(name: str) -> Profile:
 def run_request(asked: RunRequest) -> Comparison:
     """Run all of it; Ctrl-C ends it early with what is known then.
 
-    Raises SourceError for traffic or a profile that does not exist, OSError for a file, TrunklineError for what the simulation
-    refuses.
+    Raises SourceError for traffic or a profile that does not exist, OSError for a file, TrunklineError for what the
+    simulation refuses.
     """
     traffic = Traffic(asked.traffic, asked.rate_rps, asked.requests, asked.kind, asked.traces_in, changes=asked.changes)
     text = traffic.text()

@@ -105,7 +105,7 @@ def run_all(jobs: Sequence[Job], *, label: str, stopped: Stopped | None = None) 
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Stopped]:
-    """Turn the first Ctrl-C into a wish to stop, so that what is known so far can be shown. The second one is the usual one."""
+    """Turn the first Ctrl-C into a wish to stop, so that what is known can be shown; the second one interrupts."""
     stopped = Stopped()
 
     def interrupted(number: int, frame: object) -> None:

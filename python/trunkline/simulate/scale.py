@@ -1,7 +1,7 @@
 """The fleet changes its size under way: what prefixes, hit rate and times do when workers come and go.
 
-The run is cut as in the policy study (section 7): a change at 35 % and one at 65 % of the arrivals' time; a fifth of the time
-before each is held against the time after it.
+The run is cut as in the policy study (section 7): a change at 35 % and one at 65 % of the arrivals' time; a fifth of
+the time before each is held against the time after it.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ from typing import Any
 from . import traces
 from .spec import scenarios
 
-FORMATS = ("mooncake", "agentic", "log")
-
 
 class SourceError(ValueError):
     """There is no such traffic."""
@@ -26,6 +24,8 @@ class Generator:
     rate_rps: float
     parameters: dict[str, Any] = field(default_factory=dict)
     requests: int = 4000
+    rush: float = 0.0
+    """Share of the new sessions that go to one new tenant in the middle third."""
 
     def source(
         self, seed: int, rate_rps: float | None, requests: int | None, changes: dict[str, Any]
@@ -36,9 +36,9 @@ class Generator:
         if self.kind == "chatbot":
             turns = parameters.get("turns", 3.0)
             amount = {"sessions": max(1, round(count / turns)), "sessions_per_s": rate / turns}
-            if self.about.startswith("spike"):
+            if self.rush:
                 duration_s = count / rate
-                amount["spike"] = {"from_s": 0.35 * duration_s, "to_s": 0.7 * duration_s, "share": 0.9}
+                amount["spike"] = {"from_s": 0.35 * duration_s, "to_s": 0.7 * duration_s, "share": self.rush}
         else:
             amount = {"rate_rps": rate, "duration_s": count / rate}
         return {self.kind: amount | parameters | {"seed": seed}}
@@ -46,14 +46,12 @@ class Generator:
 
 GENERATORS = {
     "aws-long": Generator(
-        "shared", "8,000-token prefixes that many users share, as in AWS's long-context benchmark", 20.0,
+        "shared", "8,000-token prefixes that many users share, as in AWS's long-context benchmark", 10.0,
         {"prefixes": 600, "prefix_tokens": 8000},
     ),
     "aws-short": Generator(
-        "chatbot", "conversations of short messages, as in AWS's short-context benchmark", 60.0,
-        {"tenants": 2000, "skew": 0.0, "system_tokens": 160, "turns": 6.0, "question_tokens": [32, 192],
-         "answer_tokens": [96, 320]},
-        requests=8000,
+        "chatbot", "conversations of short messages, as in AWS's short-context benchmark", 30.0,
+        {"tenants": 4000, "system_tokens": 64, "turns": 3.5},
     ),
     "tenants": Generator(
         "chatbot", "single questions of tenants with long system prompts", 45.0, {"tenants": 400, "turns": 1.0}
@@ -66,8 +64,8 @@ GENERATORS = {
     "agents": Generator("agents", "agent loops over three tool prompts, a history that grows", 30.0),
     "bursts": Generator("bursts", "eight equal new prompts at once", 35.0),
     "spike": Generator(
-        "chatbot", "spike: 90 % of the new sessions suddenly go to one new tenant", 45.0,
-        {"tenants": 1500, "skew": 0.3, "turns": 1.0},
+        "chatbot", "90 % of the new sessions suddenly go to one new tenant", 45.0,
+        {"tenants": 1500, "skew": 0.3, "turns": 1.0}, rush=0.9,
     ),
 }  # fmt: skip
 
@@ -91,6 +89,9 @@ class Traffic:
         if self.name in GENERATORS:
             return None
         if not self._is_scenario():
+            if not Path(self.name).is_file():
+                names = ", ".join(GENERATORS)
+                raise SourceError(f"{self.name!r} is no file, no scenario (aws5@.95, long@40, ...) and none of {names}")
             return traces.read(Path(self.name))
         needs = scenarios().get(self.name) or _needs_of(self.name)
         if needs is None:

@@ -1,4 +1,4 @@
-"""One simulation: its description, its figures, and the call between them. Field for field what `rust/sim/src/des/spec.rs` has."""
+"""One simulation: its description, its figures, and the call between them; field for field those of `des/spec.rs`."""
 
 from __future__ import annotations
 
@@ -174,8 +174,8 @@ class Found(msgspec.Struct, frozen=True):
 def run(spec: Spec, *, trace: str | None = None, watch: Watch | None = None) -> Found:
     """Run a simulation without the GIL.
 
-    trace: text of the file that the source reads.  Raises ConfigError for a value out of range, TrunklineError for a trace
-    that cannot be read.
+    trace: text of the file that the source reads.  Raises ConfigError for a value out of range, TrunklineError for a
+    trace that cannot be read.
     """
     found = _core._simulate(msgspec.json.encode(spec), trace=trace, progress=watch)  # noqa: SLF001 (ours)
     return msgspec.json.decode(found, type=Found)
