@@ -12,8 +12,8 @@ pub struct WorkerStatus {
     pub waiting: u32,
     /// Share of the KV cache that running sequences hold.
     pub kv_use: f64,
-    /// Blocks of the cache that hold something.
-    pub cached_blocks: u64,
+    /// Blocks that are taken: cached ones, and those kept for answers.
+    pub used_blocks: u64,
 }
 
 /// The workers.

@@ -41,4 +41,4 @@ pub use rng::Rng;
 pub use run::{Answer, Loss, Options, Progress, Simulation};
 pub use scenarios::{Needs, Scenario};
 pub use spec::{Compare, Found, Source, Spec};
-pub use workload::{Request, Segment, Turn, Workload, WorkloadBuilder};
+pub use workload::{Request, Segment, Turn, Workload, WorkloadBuilder, spelled};

@@ -16,7 +16,7 @@ const KNOWN_FROM: usize = 3;
 pub struct Window(pub f64, pub f64);
 
 impl Window {
-    fn of<'a>(self, answers: &'a [Answer]) -> impl Iterator<Item = &'a Answer> {
+    fn of(self, answers: &[Answer]) -> impl Iterator<Item = &Answer> {
         answers.iter().filter(move |answer| (self.0..self.1).contains(&answer.arrived_s))
     }
 }

@@ -266,12 +266,6 @@ impl<'w> Simulation<'w> {
         self.workload
     }
 
-    /// Blocks that each worker has in use now, and how many it has.
-    #[must_use]
-    pub fn used_blocks(&self) -> (Vec<u64>, u64) {
-        (self.workers.iter().map(Worker::used_blocks).collect(), self.profile.kv_blocks())
-    }
-
     pub(crate) fn workers(&self) -> (&[Worker], usize) {
         (&self.workers, self.live)
     }

@@ -240,8 +240,8 @@ impl Made<'_> {
         parts[((self.seed % 10 + 2) % 3) as usize]
     }
 
-    fn mooncake(self, needs: Needs, options: MooncakeOptions) -> Result<Scenario, Error> {
-        let options = MooncakeOptions { max_prompt_tokens: 65_536, seed: self.seed, ..options };
+    fn mooncake(self, needs: Needs, options: &MooncakeOptions) -> Result<Scenario, Error> {
+        let options = MooncakeOptions { max_prompt_tokens: 65_536, seed: self.seed, ..options.clone() };
         let trace = mooncake(self.trace_text(needs)?, &options)?;
         Ok(Scenario::of(trace.workload, Profile::default(), 0.0))
     }
@@ -254,7 +254,7 @@ impl Made<'_> {
             group_at: 1,
             ..MooncakeOptions::default()
         };
-        self.mooncake(Needs::Conversation, options)
+        self.mooncake(Needs::Conversation, &options)
     }
 
     fn synthetic(self) -> Result<Scenario, Error> {
@@ -265,7 +265,7 @@ impl Made<'_> {
             group_at: 0,
             ..MooncakeOptions::default()
         };
-        self.mooncake(Needs::Synthetic, options)
+        self.mooncake(Needs::Synthetic, &options)
     }
 
     fn agentic(self) -> Result<Scenario, Error> {

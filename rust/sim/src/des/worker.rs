@@ -108,7 +108,7 @@ impl Worker {
             running: (self.decoding.len() + self.prefilling.len()) as u32,
             waiting: self.waiting.len() as u32,
             kv_use: held as f64 / profile.kv_blocks() as f64,
-            cached_blocks: self.cache.blocks(),
+            used_blocks: self.used_blocks(),
         }
     }
 
@@ -238,7 +238,8 @@ impl Worker {
         if tokens > 0 {
             let tokens = tokens.min(run.remaining.saturating_sub(BLOCK_TOKENS));
             let saved = (f64::from(tokens) * (1.0 - profile.host_cost)) as u32;
-            run.cached_tokens += tokens;
+            // What is computed anew after a pre-emption was counted before.
+            run.cached_tokens += if run.generated == 0 { tokens } else { 0 };
             run.remaining -= saved;
             run.position += saved;
         }

@@ -226,6 +226,14 @@ pub(crate) fn spell(prompt: &[Segment], tokens: &mut Vec<u32>) {
     }
 }
 
+/// The prompt as token ids, as the router gets them.
+#[must_use]
+pub fn spelled(prompt: &[Segment]) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    spell(prompt, &mut tokens);
+    tokens
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
