@@ -32,7 +32,10 @@ __all__ = [
     "WorkerView",
     "__version__",
     "_hash_blocks",
+    "_profiles",
     "_restore_decision",
+    "_scenarios",
+    "_simulate",
     "jump_hash",
 ]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+# Window of gzip's format, header and check included.
+_GZIP = 16 + zlib.MAX_WBITS
 
 
 class TraceError(OSError):
@@ -17,21 +20,27 @@ class TraceError(OSError):
 def read(path: Path) -> str:
     """Return the text of a file, decompressed if its name ends in .gz. Bytes that are not UTF-8 are replaced.
 
-    A .gz file that was cut gives what can be read of it, without its last line.
+    A .gz file that was cut gives what can be read of it, without its last line. Raises TraceError if that is nothing.
     """
+    raw = path.read_bytes()
     if path.suffix != ".gz":
-        return path.read_bytes().decode(errors="replace")
-    parts: list[bytes] = []
+        return raw.decode(errors="replace")
+    parts, fault = [], ""
     try:
-        with gzip.open(path) as file:
-            while part := file.read(1 << 20):
-                parts.append(part)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
-        whole = b"".join(parts).rpartition(b"\n")[0]
+        while raw and not fault:
+            member = zlib.decompressobj(_GZIP)
+            parts.append(member.decompress(raw))
+            parts.append(member.flush())
+            fault = "" if member.eof else "it was cut"
+            raw = member.unused_data
+    except zlib.error as broken:
+        fault = str(broken)
+    whole = b"".join(parts)
+    if fault:
+        whole = whole.rpartition(b"\n")[0]
         if not whole:
-            raise TraceError(f"{path}: {fault}") from fault
-        return whole.decode(errors="replace")
-    return b"".join(parts).decode(errors="replace")
+            raise TraceError(f"{path}: {fault}")
+    return whole.decode(errors="replace")
 
 
 def find(directory: Path, name: str) -> Path | None:

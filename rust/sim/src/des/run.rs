@@ -63,7 +63,9 @@ impl Default for Options {
 }
 
 impl Options {
-    fn check(&self) -> Result<(), Error> {
+    /// # Errors
+    /// [`Error::Config`] for a value out of range.
+    pub fn check(&self) -> Result<(), Error> {
         let refuse = |key, value: String, allowed| Err(Error::Config { key, value, allowed });
         let sizes = self.scale.iter().map(|&(_, workers)| workers).chain([self.workers]);
         if let Some(wrong) = sizes.clone().find(|workers| !(1..=4096).contains(workers)) {

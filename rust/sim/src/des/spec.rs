@@ -187,6 +187,7 @@ impl Spec {
         let profile = self.profile.unwrap_or(scenario.profile);
         let mut options = self.options.clone().unwrap_or(scenario.options);
         options.routers = self.routers.unwrap_or(options.routers);
+        options.check()?;
         let most = options.scale.iter().map(|&(_, workers)| workers).fold(options.workers, usize::max);
         let told = PeerOptions {
             routers: options.routers,
