@@ -21,12 +21,14 @@ _file = click.Path(path_type=Path, dir_okay=False)
 
 
 class _DefaultGroup(click.Group):
-    """A group whose command `run` need not be said."""
+    """A group of which one command need not be said."""
+
+    default = "run"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Say it where no command is said."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = ["run", *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
