@@ -319,8 +319,8 @@ def policy(found: dict[str, Any]) -> list[str]:
         "## The policy",
         _facts(found["facts"]),
         _sentence(
-            "Simulated fleets with the real router (simulator.md); the bars are those of the study that the policy comes",
-            f"from. Means of seeds {seeds}; rules of others and of the study run beside ours.",
+            "Simulated fleets with the real router (simulator.md), bars of the study that its policy comes from.",
+            f"Means of seeds {seeds}; rules of others and of the study run beside ours.",
         ),
         _table(("line", "figure", "bar", ""), lines),
         "Scenarios in which another rule is better than `kv_aware` by more than 2 % (ratio of ours to it):",

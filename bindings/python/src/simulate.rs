@@ -15,7 +15,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(100);
 
 /// Run a simulation without the GIL and return its figures as JSON.
 ///
-/// spec: JSON, see `trunkline.simulate.Spec`.  trace: text of the file that the source of the workload reads.  progress:
+/// spec: JSON, see `trunkline.simulate.spec.Spec`.  trace: text of the file that the source of the workload reads.  progress:
 /// called every 100 ms with the requests answered so far and those in all; False ends the run, and what was answered
 /// until then counts. What it or a signal handler raises ends the run too and is raised here.
 ///

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     Watch: TypeAlias = Callable[[int, int], bool | None]
     """Told the requests answered so far and those in all; False ends the run."""
 
-POLICIES = ("kv_aware", "prefix_aware", "least_outstanding", "round_robin", "random")
-PEERS = (
-    "sagemaker", "chwbl", "cache_aware", "llm_d", "dynamo", "preble", "lmetric", "e1", "e1_lean", "ect", "ect2",
-)  # fmt: skip
-
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a step of the engine takes, in seconds."""

@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use trunkline_core::{
     DecisionId, Millis, Policy as Rule, Prompt, RouteRequest, Router, RouterConfig, WorkerSpec,
@@ -212,20 +213,20 @@ impl Policy for Shadowed {
         let noted = &self.1;
         let decision =
             noted.router.route(&RouteRequest::new(Prompt::Tokens(&tokens)), now).expect("somebody is live");
-        noted.open.lock().unwrap().insert(arrival.request, decision.id);
-        *noted.differ.lock().unwrap() += usize::from(decision.worker.0 as usize != chosen);
+        noted.open.lock().insert(arrival.request, decision.id);
+        *noted.differ.lock() += usize::from(decision.worker.0 as usize != chosen);
         chosen
     }
 
     fn first_token(&mut self, request: u32, now_s: f64) {
         self.0.first_token(request, now_s);
-        let id = self.1.open.lock().unwrap()[&request];
+        let id = self.1.open.lock()[&request];
         self.1.router.first_token(id, Millis((now_s * 1e3) as u64));
     }
 
     fn complete(&mut self, outcome: &Outcome<'_>) {
         self.0.complete(outcome);
-        let id = self.1.open.lock().unwrap().remove(&outcome.request).expect("placed before");
+        let id = self.1.open.lock().remove(&outcome.request).expect("placed before");
         let usage = trunkline_core::Usage {
             prompt_tokens: outcome.prompt_tokens,
             cached_tokens: Some(outcome.cached_tokens),
@@ -256,7 +257,7 @@ fn differing(config: RouterConfig) -> (usize, usize) {
     let policy = Box::new(Shadowed(ours, noted.clone()));
     let mut simulation = Simulation::new(&workload, profile, options, policy).expect("in range");
     simulation.run(|_| ControlFlow::Continue(()));
-    let differ = *noted.differ.lock().unwrap();
+    let differ = *noted.differ.lock();
     (differ, simulation.answers().len())
 }
 
