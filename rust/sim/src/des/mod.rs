@@ -18,6 +18,7 @@
 
 mod cache;
 mod fleet;
+mod options;
 mod placement;
 pub mod policies;
 mod policy;
@@ -33,12 +34,13 @@ mod workload;
 pub mod workloads;
 
 pub use fleet::{Fleet, WorkerStatus};
+pub use options::{Loss, Options};
 pub use placement::{Moves, Window, Windowed};
 pub use policy::{Arrival, CacheChange, Outcome, Policy};
 pub use profile::Profile;
 pub use report::{Bin, Report, Times, WorkerReport};
 pub use rng::Rng;
-pub use run::{Answer, Loss, Options, Progress, Simulation};
+pub use run::{Answer, Progress, Simulation};
 pub use scenarios::{Needs, Scenario};
 pub use spec::{Compare, Found, Source, Spec};
 pub use workload::{Request, Segment, Turn, Workload, WorkloadBuilder, spelled};

@@ -3,7 +3,7 @@
 //! The number behind `@` is the load (offered rate / what random routing sustains) if it is below 2, else requests per second.
 //! Source: policy study, section 3; the public traces that some of them need are not part of this package.
 
-use super::run::{Loss, Options};
+use super::options::{Loss, Options};
 use super::traces::{AgenticOptions, MooncakeOptions, agentic, mooncake};
 use super::workloads::{AgentLoops, Bursts, Chatbot, SharedPrefixes, Spike};
 use super::{Profile, Workload};
