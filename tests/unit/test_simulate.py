@@ -78,6 +78,14 @@ def test_what_cannot_be_simulated_is_named(change: dict[str, Any], words: str) -
         run(Spec(**fields))
 
 
+def test_prefix_aware_takes_its_parameters() -> None:
+    strict = chat("prefix_aware", prefix_length=8192, concurrency_threshold=1).report
+    loose = chat("prefix_aware", prefix_length=8192, concurrency_threshold=1024).report
+    assert strict.hit_rate < loose.hit_rate
+    with pytest.raises(trunkline.ConfigError, match="prefix_length = 5"):
+        chat("prefix_aware", prefix_length=5)
+
+
 def test_a_watch_ends_a_run_and_what_it_raises_is_raised() -> None:
     spec = Spec(source={"chatbot": {"sessions": 200_000, "sessions_per_s": 15.0}}, policy="random")
     seen: list[tuple[int, int]] = []

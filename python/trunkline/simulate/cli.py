@@ -149,6 +149,16 @@ def simulate() -> None:
     show_default=True,
     help="Age of polled metrics at most, for llm_d.",
 )
+@click.option(
+    "--prefix-length",
+    type=click.IntRange(1024, 65_536),
+    help="Characters of a prompt that prefix_aware hashes, 4 for a token [default: 4096].",
+)
+@click.option(
+    "--concurrency-threshold",
+    type=click.IntRange(1, 1024),
+    help="Requests on a worker at which prefix_aware spills [default: 1.5 times the mean].",
+)
 @click.option("--clients", type=_count, help="A closed loop of so many clients instead of arrivals.")
 @click.option(
     "--lose",

@@ -31,6 +31,8 @@ class RunRequest:
     gossip_ms: float | None = None
     event_delay_ms: float = 20.0
     poll_ms: float = 50.0
+    prefix_length: int | None = None
+    concurrency_threshold: int | None = None
     clients: int | None = None
     losses: tuple[tuple[float, float], ...] = ()
     scale: tuple[tuple[float, float], ...] = ()
@@ -141,6 +143,8 @@ def run_request(asked: RunRequest) -> Comparison:
                 gossip_s=None if asked.gossip_ms is None else asked.gossip_ms / 1e3,
                 event_delay_s=asked.event_delay_ms / 1e3,
                 poll_s=asked.poll_ms / 1e3,
+                prefix_length=asked.prefix_length,
+                concurrency_threshold=asked.concurrency_threshold,
                 seed=seed,
             ),
             text,

@@ -78,6 +78,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gossip_s: float | None = None
     event_delay_s: float = 0.02
     poll_s: float = 0.05
+    prefix_length: int | None = None
+    concurrency_threshold: int | None = None
     skip: float | None = None
     seed: int = 0
     windows: list[tuple[float, float]] = []

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use trunkline_core::{
     DecisionId, Millis, Policy as Rule, Prompt, RouteRequest, Router, RouterConfig, WorkerSpec,
 };
-use trunkline_sim::des::policies::{self, PEERS, PeerOptions, Trunkline, TrunklineOptions};
+use trunkline_sim::des::policies::{self, PEERS, PolicyOptions, Trunkline, TrunklineOptions};
 use trunkline_sim::des::workloads::{AgentLoops, Bursts, Chatbot, SharedPrefixes};
 use trunkline_sim::des::{
     Arrival, CacheChange, Fleet, Loss, Options, Outcome, Policy, Profile, Report, Simulation, Spec, Workload,
@@ -59,13 +59,15 @@ impl Policy for Watched {
 }
 
 fn policy_named(name: &str, workers: usize, profile: &Profile, workload: &Workload) -> Box<dyn Policy> {
-    let options = PeerOptions {
+    let options = PolicyOptions {
         routers: 1,
         gossip_s: None,
         event_delay_s: 0.02,
         poll_s: 0.05,
         kv_tokens: profile.kv_tokens,
         segments: workload.segment_count(),
+        prefix_length: None,
+        concurrency_threshold: None,
         seed: 1,
     };
     policies::named(name, workers, &options).expect("a known name")

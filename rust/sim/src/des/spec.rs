@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 
 use super::placement::{Moves, Window, Windowed, moves, windowed};
-use super::policies::{self, PeerOptions};
+use super::policies::{self, PolicyOptions};
 use super::traces::{
     AgenticOptions, LogOptions, MooncakeOptions, Skipped, Trace, agentic, mooncake, request_log,
 };
@@ -89,6 +89,12 @@ pub struct Spec {
     /// Age of polled metrics at most, for the rules that poll: 50 ms.
     #[serde(default = "poll_s")]
     pub poll_s: f64,
+    /// For `prefix_aware`: characters of a prompt that it hashes, 4 for a token.
+    #[serde(default)]
+    pub prefix_length: Option<u32>,
+    /// For `prefix_aware`: requests on a worker at which it spills; without it 1.5 times the mean.
+    #[serde(default)]
+    pub concurrency_threshold: Option<u32>,
     /// Share of the first arrivals that does not count; without it that of the scenario, or 0.
     #[serde(default)]
     pub skip: Option<f64>,
@@ -189,13 +195,15 @@ impl Spec {
         options.routers = self.routers.unwrap_or(options.routers);
         options.check()?;
         let most = options.scale.iter().map(|&(_, workers)| workers).fold(options.workers, usize::max);
-        let told = PeerOptions {
+        let told = PolicyOptions {
             routers: options.routers,
             gossip_s: self.gossip_s,
             event_delay_s: self.event_delay_s,
             poll_s: self.poll_s,
             kv_tokens: profile.kv_tokens,
             segments: scenario.workload.segment_count(),
+            prefix_length: self.prefix_length,
+            concurrency_threshold: self.concurrency_threshold,
             seed: self.seed,
         };
         let policy = policies::named(&self.policy, most, &told)?;

@@ -21,7 +21,7 @@ use super::Policy;
 use crate::error::Error;
 use cost::{CostRule, Terms};
 use index::Source;
-pub use peer::PeerOptions;
+pub use peer::PolicyOptions;
 use peer::{Peer, check_workers};
 pub use trunkline::{Trunkline, TrunklineOptions};
 
@@ -49,7 +49,7 @@ pub const PEERS: [&str; 11] = [
 ///
 /// # Errors
 /// [`Error::Config`] for an unknown name or a fleet too large for the rule; [`Error::Router`] from the core.
-pub fn named(name: &str, workers: usize, options: &PeerOptions) -> Result<Box<dyn Policy>, Error> {
+pub fn named(name: &str, workers: usize, options: &PolicyOptions) -> Result<Box<dyn Policy>, Error> {
     let own = Source::Own { capacity_tokens: options.kv_tokens };
     let both = Source::Both { delay_s: options.event_delay_s };
     let cost = |terms| Peer::boxed(CostRule::new(terms), Some(both), options);
@@ -76,7 +76,14 @@ pub fn named(name: &str, workers: usize, options: &PeerOptions) -> Result<Box<dy
         "ect" => cost(Terms::ECT),
         "ect2" => cost(Terms::ECT2),
         _ if Rule::NAMES.contains(&name) => {
-            Box::new(Trunkline::new(&core_options(Rule::parse(name)?, options))?)
+            let policy = match Rule::parse(name)? {
+                Rule::PrefixAware { prefix_length, .. } => Rule::PrefixAware {
+                    prefix_length: options.prefix_length.unwrap_or(prefix_length),
+                    concurrency_threshold: options.concurrency_threshold,
+                },
+                other => other,
+            };
+            Box::new(Trunkline::new(&core_options(policy, options))?)
         }
         _ => {
             return Err(Error::Config {
@@ -89,7 +96,7 @@ pub fn named(name: &str, workers: usize, options: &PeerOptions) -> Result<Box<dy
     })
 }
 
-fn core_options(policy: Rule, options: &PeerOptions) -> TrunklineOptions {
+fn core_options(policy: Rule, options: &PolicyOptions) -> TrunklineOptions {
     TrunklineOptions {
         policy,
         routers: options.routers,

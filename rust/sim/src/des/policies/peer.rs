@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// What a rule has to know of the traffic and of how it is informed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PeerOptions {
+pub struct PolicyOptions {
     /// Routers in front of the fleet.
     pub routers: usize,
     /// Age of what routers know of each other's load at most; `None` if they share nothing.
@@ -20,6 +20,10 @@ pub struct PeerOptions {
     pub kv_tokens: u64,
     /// Segments of the workload.
     pub segments: u32,
+    /// For `prefix_aware`: the characters of a prompt that it hashes (a token counts as 4), if not its default.
+    pub prefix_length: Option<u32>,
+    /// For `prefix_aware`: requests on a worker at which it spills; `None` for its relative bound.
+    pub concurrency_threshold: Option<u32>,
     /// Of chance.
     pub seed: u64,
 }
@@ -99,7 +103,7 @@ pub(super) struct Peer<R> {
 
 impl<R: Rule + 'static> Peer<R> {
     /// `rule`, boxed as a policy.
-    pub(super) fn boxed(rule: R, source: Option<Source>, options: &PeerOptions) -> Box<dyn Policy> {
+    pub(super) fn boxed(rule: R, source: Option<Source>, options: &PolicyOptions) -> Box<dyn Policy> {
         Box::new(Self {
             rule,
             index: source.map(|source| Index::new(source, options.routers, options.segments)),
