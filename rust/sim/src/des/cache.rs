@@ -1,10 +1,13 @@
 //! A tier of a worker's cache: segments in order of last use, those of running requests pinned.
 //!
-//! All is looked up by the segment's number in one table, so nothing is hashed. What happens when a tier is full is the
-//! worker's business ([`super::worker`]).
+//! All is looked up by the segment's number in a table of pages, so nothing is hashed, and a fleet of a thousand workers does not
+//! pay for every segment on each of them. What happens when a tier is full is the worker's business ([`super::worker`]).
 
 /// No slot.
 const NONE: u32 = u32::MAX;
+
+/// Segments of a page: about those of a session, which have neighbouring numbers.
+const PAGE: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
@@ -19,8 +22,8 @@ struct Slot {
 /// Segments that are present.
 #[derive(Debug)]
 pub(crate) struct Tier {
-    /// Slot and 1 by segment; 0 for a segment that is not here.
-    place: Vec<u32>,
+    /// Slot and 1 by segment; 0 for a segment that is not here. A page that never had one is left out.
+    places: Vec<Option<Box<[u32; PAGE]>>>,
     slots: Vec<Slot>,
     free: Vec<u32>,
     oldest: u32,
@@ -33,7 +36,7 @@ impl Tier {
     /// An empty tier for segments numbered below `segments`.
     pub(crate) fn new(segments: u32) -> Self {
         Self {
-            place: vec![0; segments as usize],
+            places: vec![None; (segments as usize).div_ceil(PAGE)],
             slots: Vec::new(),
             free: Vec::new(),
             oldest: NONE,
@@ -59,11 +62,17 @@ impl Tier {
     }
 
     fn slot(&self, segment: u32) -> Option<usize> {
-        (self.place[segment as usize] as usize).checked_sub(1)
+        let page = self.places[segment as usize / PAGE].as_ref()?;
+        (page[segment as usize % PAGE] as usize).checked_sub(1)
+    }
+
+    fn set_place(&mut self, segment: u32, place: u32) {
+        let page = self.places[segment as usize / PAGE].get_or_insert_with(|| Box::new([0; PAGE]));
+        page[segment as usize % PAGE] = place;
     }
 
     pub(crate) fn contains(&self, segment: u32) -> bool {
-        self.place[segment as usize] != 0
+        self.slot(segment).is_some()
     }
 
     /// Blocks of the segment if it is present and may be evicted, else 0.
@@ -108,7 +117,7 @@ impl Tier {
                 self.slots.len() - 1
             }
         };
-        self.place[segment as usize] = slot as u32 + 1;
+        self.set_place(segment, slot as u32 + 1);
         self.blocks += u64::from(blocks);
         slot
     }
@@ -140,7 +149,7 @@ impl Tier {
         }
         self.unlink(slot as usize);
         let Slot { segment, blocks, .. } = self.slots[slot as usize];
-        self.place[segment as usize] = 0;
+        self.set_place(segment, 0);
         self.blocks -= u64::from(blocks);
         self.free.push(slot);
         Some((segment, blocks))
@@ -148,9 +157,7 @@ impl Tier {
 
     /// Drops everything, held or not.
     pub(crate) fn clear(&mut self) {
-        for slot in &self.slots {
-            self.place[slot.segment as usize] = 0;
-        }
+        self.places.fill(None);
         self.slots.clear();
         self.free.clear();
         (self.oldest, self.newest, self.blocks, self.pinned_blocks) = (NONE, NONE, 0, 0);
