@@ -320,6 +320,7 @@ def policy(found: dict[str, Any]) -> list[str]:
         _facts(found["facts"]),
         _sentence(
             "Simulated fleets with the real router (simulator.md), bars of the study that its policy comes from.",
+            f"{found['simulated_requests']:,} requests in {found['cpu_s']:.0f} s of CPU.",
             f"Means of seeds {seeds}; rules of others and of the study run beside ours.",
         ),
         _table(("line", "figure", "bar", ""), lines),

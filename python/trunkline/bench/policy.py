@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,9 @@ class Result:
     seeds: tuple[int, ...]
     verdicts: list[Verdict] = field(default_factory=list)
     better: list[Better] = field(default_factory=list)
+    simulated_requests: int = 0
+    cpu_s: float = 0.0
+    """What they took, all threads together, without the runs that scale."""
 
     @property
     def missed(self) -> int:
@@ -83,12 +87,13 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        rows = [asdict(verdict) | {"status": verdict.status} for verdict in self.verdicts]
         return {
             "seeds": self.seeds,
             "missed": self.missed,
-            "lines": rows,
+            "lines": [asdict(verdict) | {"status": verdict.status} for verdict in self.verdicts],
             "better": [asdict(one) for one in self.better],
+            "simulated_requests": self.simulated_requests,
+            "cpu_s": self.cpu_s,
         }
 
     def as_text(self) -> str:
@@ -103,8 +108,9 @@ class Result:
         if self.better:
             out += ["", "another rule of the study's table is better by more than 2 % (ratio of ours to it):"]
             out += [f"  {one.scenario:12} {one.figure:4}  {one.ratio:.2f}  {one.rule}" for one in self.better]
+        speed = f"{self.simulated_requests:,} requests simulated in {self.cpu_s:.1f} s of CPU"
         kept = sum(verdict.status == "pass" for verdict in self.verdicts)
-        out += ["", f"{kept} kept, {self.missed} missed, {len(self.verdicts) - kept - self.missed} not run"]
+        out += ["", f"{kept} kept, {self.missed} missed, {len(self.verdicts) - kept - self.missed} not run; {speed}"]
         return "\n".join(out)
 
 
@@ -118,6 +124,8 @@ class Bench:
         self._needs = scenarios()
         self._texts: dict[str, str | None] = {}
         self._found: dict[Run, list[Found]] = {}
+        self.simulated_requests = 0
+        self.cpu_s = 0.0
 
     def _trace(self, scenario: str) -> tuple[str | None, str]:
         """Return the text of the trace that a scenario replays, and what is missing if there is none."""
@@ -138,11 +146,14 @@ class Bench:
         """Run all of these that were not run and can be."""
         fresh = [run for run in dict.fromkeys(wanted) if run not in self._found and not self.can_run(run.scenario)]
         jobs = [Job(_spec(run, seed), self._trace(run.scenario)[0]) for run in fresh for seed in self._seeds]
+        began_s = time.process_time()
         found = iter(run_all(jobs, label=label, stopped=self._stopped)) if jobs else iter(())
+        self.cpu_s += time.process_time() - began_s
         for run in fresh:
             runs = [next(found) for _ in self._seeds]
             # A run that was stopped shows nothing.
             has_ended = self._stopped is None or not self._stopped.is_set()
+            self.simulated_requests += sum(one.report.requests for one in runs if one is not None)
             self._found[run] = [one for one in runs if one is not None and (has_ended or not one.report.unanswered)]
 
     def figure(self, run: Run, figure: Figure) -> float | None:
@@ -181,6 +192,7 @@ def bench_policy(*, traces_in: Path | None, quick: bool, stopped: Stopped | None
     result.verdicts += _of_scaling(stopped)
     if not quick:
         _overall(bench, result)
+    result.simulated_requests, result.cpu_s = bench.simulated_requests, bench.cpu_s
     return result
 
 
