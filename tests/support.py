@@ -91,6 +91,11 @@ class Served:
         found = re.search(rf"^{re.escape(series)} (\S+)$", page, re.MULTILINE)
         return float(found[1]) if found else 0.0
 
+    def metric_sum(self, name: str) -> float:
+        """Return the sum over all series of a metric."""
+        page = self.call("GET", "/metrics", admin=True).body.decode()
+        return sum(float(value) for value in re.findall(rf"^{re.escape(name)}\{{[^}}]*\}} (\S+)$", page, re.MULTILINE))
+
     def stop(self) -> None:
         """End it, whatever it does."""
         self.process.kill()  # does nothing once it has ended

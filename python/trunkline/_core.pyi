@@ -9,6 +9,7 @@ from typing_extensions import Buffer
 
 __all__ = [
     "BUILD",
+    "Applied",
     "Candidate",
     "ConfigError",
     "Decision",
@@ -21,14 +22,18 @@ __all__ = [
     "MockStats",
     "MockWorker",
     "NoWorkerAvailableError",
+    "PayloadError",
     "PrefixIndex",
+    "Renderer",
     "RouteBatch",
     "Router",
     "SnapshotError",
     "Stats",
     "TokenIdError",
+    "TokenizerError",
     "TrunklineError",
     "UnknownWorkerError",
+    "UnsupportedPromptError",
     "WorkerView",
     "__version__",
     "_hash_blocks",
@@ -36,6 +41,7 @@ __all__ = [
     "_restore_decision",
     "_scenarios",
     "_simulate",
+    "extra_hash",
     "jump_hash",
 ]
 
@@ -49,6 +55,7 @@ _Buffer: TypeAlias = Buffer | _Array
 _Bytes: TypeAlias = bytes
 _Prompt: TypeAlias = str | bytes | _Buffer | Sequence[int]
 _Reason: TypeAlias = Literal["prefix", "session", "home", "load", "spill", "only", "baseline"]
+_CacheView: TypeAlias = Literal["events", "own", "none"]
 _Policy: TypeAlias = Literal["kv_aware", "prefix_aware", "least_outstanding", "round_robin", "random"]
 # A numpy array where numpy is installed, a memoryview elsewhere; numpy is no dependency, so its types are not named.
 _Column: TypeAlias = Any
@@ -83,6 +90,12 @@ class SnapshotError(TrunklineError, ValueError):
     expected: int | None
     found: int | None
 
+class PayloadError(TrunklineError, ValueError): ...
+class TokenizerError(TrunklineError, ValueError): ...
+
+class UnsupportedPromptError(TrunklineError, ValueError):
+    reason: str
+
 @final
 class Decision:
     @property
@@ -95,6 +108,8 @@ class Decision:
     def preferred(self) -> str | None: ...
     @property
     def matched_tokens(self) -> int: ...
+    @property
+    def told_tokens(self) -> int | None: ...
     @property
     def prompt_tokens(self) -> int: ...
     @property
@@ -181,6 +196,8 @@ class WorkerView:
     @property
     def cached_blocks(self) -> int: ...
     @property
+    def cache_view(self) -> _CacheView: ...
+    @property
     def slowness(self) -> float: ...
     @property
     def decisions(self) -> int: ...
@@ -213,6 +230,23 @@ class Stats:
     def index_blocks(self) -> int: ...
     @property
     def evicted_blocks(self) -> int: ...
+    @property
+    def events_bytes(self) -> int: ...
+    @property
+    def events_blocks(self) -> int: ...
+
+@final
+class Applied:
+    @property
+    def stored(self) -> int: ...
+    @property
+    def removed(self) -> int: ...
+    @property
+    def orphans(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def cleared(self) -> bool: ...
 
 @final
 class MatchBatch:
@@ -255,6 +289,7 @@ class Router:
         policy: _Policy = "kv_aware",
         block_size: int = 16,
         memory_budget: int | str | None = None,
+        events_budget: int | str | None = None,
         seed: int | None = None,
         placement_seed: int = 0,
         replicas: int = 1,
@@ -275,6 +310,11 @@ class Router:
     def drain_worker(self, id: str, *, draining: bool = True) -> None: ...
     def reset_worker(self, id: str) -> None: ...
     def set_load(self, id: str, *, capacity_tokens: int | None = None, healthy: bool | None = None) -> None: ...
+    def apply_events(
+        self, id: str, payload: bytes, *, renderer: Renderer | None = None, now: float | None = None
+    ) -> Applied: ...
+    def set_cache_view(self, id: str, view: _CacheView) -> None: ...
+    def forget_events(self, id: str) -> None: ...
     def route(
         self,
         prompt: _Prompt,
@@ -283,6 +323,9 @@ class Router:
         salt: str | bytes | None = None,
         eligible: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
+        lora: str | None = None,
+        rendered: str | bytes | None = None,
+        extras: Sequence[int] | None = None,
         now: float | None = None,
     ) -> Decision: ...
     def lease(
@@ -293,6 +336,9 @@ class Router:
         salt: str | bytes | None = None,
         eligible: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
+        lora: str | None = None,
+        rendered: str | bytes | None = None,
+        extras: Sequence[int] | None = None,
         now: float | None = None,
     ) -> Lease: ...
     def explain(
@@ -303,9 +349,21 @@ class Router:
         salt: str | bytes | None = None,
         eligible: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
+        lora: str | None = None,
+        rendered: str | bytes | None = None,
+        extras: Sequence[int] | None = None,
         now: float | None = None,
     ) -> Explanation: ...
-    def peek(self, prompt: _Prompt, *, model: str | None = None, salt: str | bytes | None = None) -> Match: ...
+    def peek(
+        self,
+        prompt: _Prompt,
+        *,
+        model: str | None = None,
+        salt: str | bytes | None = None,
+        lora: str | None = None,
+        rendered: str | bytes | None = None,
+        extras: Sequence[int] | None = None,
+    ) -> Match: ...
     def match_batch(
         self, tokens: _Buffer, offsets: _Buffer, *, model: str | None = None, salt: str | bytes | None = None
     ) -> MatchBatch: ...
@@ -318,6 +376,7 @@ class Router:
         salt: str | bytes | None = None,
         eligible: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
+        lora: str | None = None,
         now: float | None = None,
     ) -> RouteBatch: ...
     def first_token(self, decision: Decision, *, now: float | None = None) -> bool: ...
@@ -336,6 +395,24 @@ class Router:
     @staticmethod
     def restore(data: bytes, *, now: float | None = None) -> Router: ...
     def stats(self) -> Stats: ...
+
+@final
+class Renderer:
+    def __new__(
+        cls,
+        directory: str | PathLike[str],
+        *,
+        time_zone: str = "UTC",
+        chat_template: str | PathLike[str] | None = None,
+        chat_template_content_format: Literal["auto", "string", "openai"] = "auto",
+        chat_template_kwargs: str | None = None,
+        exclude_unused_tools: bool = False,
+    ) -> Self: ...
+    def render(
+        self, body: bytes, *, kind: Literal["chat", "completion"] = "chat", now: float | None = None
+    ) -> bytes: ...
+    def spell(self, ids: Sequence[int]) -> bytes: ...
+    def canonical(self, text: str) -> bytes: ...
 
 @final
 class PrefixIndex:
@@ -390,6 +467,14 @@ class Gateway:
         client_idle_timeout_s: float = 75.0,
         max_streams: int = 128,
         files: Mapping[str, str | PathLike[str]] = ...,
+        events: Literal["auto", "on", "off"] = "auto",
+        tokenizers: Sequence[tuple[str | None, str | PathLike[str]]] = ...,
+        time_zone: str = "UTC",
+        chat_template: str | PathLike[str] | None = None,
+        chat_template_content_format: Literal["auto", "string", "openai"] = "auto",
+        chat_template_kwargs: str | None = None,
+        exclude_unused_tools: bool = False,
+        check_every: int = 0,
     ) -> Self: ...
     @property
     def host(self) -> str | None: ...
@@ -464,6 +549,7 @@ class MockWorker:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
     ) -> None: ...
 
+def extra_hash(identifier: str, offset: int) -> int: ...
 def jump_hash(key: int, slots: int) -> int: ...
 def _simulate(
     spec: bytes, *, trace: str | None = None, progress: Callable[[int, int], bool | None] | None = None
@@ -472,7 +558,7 @@ def _scenarios() -> list[tuple[str, str | None]]: ...
 def _profiles() -> list[tuple[str, str]]: ...
 def _hash_blocks(prompt: _Prompt) -> int: ...
 def _restore_decision(
-    numbers: tuple[int, int, int, int | None, int, int, int, int],
+    numbers: tuple[int, int, int, int | None, int, int, int, int | None, int],
     names: tuple[str, str | None, str | None],
     reason: str,
 ) -> Decision: ...

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from . import exact
 from ._core import Gateway, MockWorker, Router, __version__
 from .reload import Reloader
 
@@ -43,6 +44,7 @@ def serve(settings: ServeSettings, *, again: Callable[[], ServeSettings], config
     router = Router(
         policy=settings.policy,
         memory_budget=settings.memory_budget,
+        events_budget=settings.events_budget,
         replicas=settings.replicas,
         prefix_length=settings.prefix_length,
         concurrency_threshold=settings.concurrency_threshold,
@@ -78,6 +80,14 @@ def serve(settings: ServeSettings, *, again: Callable[[], ServeSettings], config
         client_idle_timeout_s=settings.client_idle_timeout_s,
         max_streams=settings.max_streams,
         files=settings.files,
+        events=settings.events,
+        tokenizers=exact.checked(settings, say=_say),
+        time_zone=settings.time_zone,
+        chat_template=settings.chat_template,
+        chat_template_content_format=settings.chat_template_content_format,
+        chat_template_kwargs=settings.chat_template_kwargs,
+        exclude_unused_tools=settings.exclude_unused_tools,
+        check_every=settings.check_every,
     )
     with gateway:
         reloader = Reloader(gateway, router, settings, again=again, config_file=config_file)

@@ -6,11 +6,9 @@ The share of cached prompt tokens is asserted; times are printed only, because m
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import statistics
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.support import Served, wait_for
+from tests.e2e.conftest import Engines
+from tests.support import Served
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -47,25 +46,14 @@ class Run:
 
 
 @contextlib.contextmanager
-def gateway(engines: list[str], *arguments: str) -> Iterator[tuple[OpenAI, str]]:
+def gateway(engines: Engines, *arguments: str) -> Iterator[tuple[OpenAI, str]]:
     """Start a gateway before the engines; yield a client of it and the engines' model."""
-    served = Served(*[word for engine in engines for word in ("--worker", engine)], *arguments)
+    served = Served(*[word for engine in engines.urls for word in ("--worker", engine)], *arguments)
     try:
         with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
             yield client, client.models.list().data[0].id
     finally:
         served.stop()
-
-
-def clear_caches(engines: list[str]) -> None:
-    for engine in engines:
-
-        def cleared(engine: str = engine) -> bool:
-            request = urllib.request.Request(f"{engine}/reset_prefix_cache", method="POST")  # noqa: S310 (loopback)
-            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-                return bool(json.load(answer)["success"])
-
-        wait_for(cleared, deadline_s=20, what=f"{engine} clears its cache")
 
 
 def complete(client: OpenAI, model: str, prompt: list[int]) -> Answer:
@@ -88,21 +76,21 @@ def complete(client: OpenAI, model: str, prompt: list[int]) -> Answer:
     return Answer(first - start, usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens or 0)
 
 
-def run(policy: str, engines: list[str], seed: int) -> Run:
+def run(policy: str, engines: Engines, seed: int) -> Run:
     """Send the same requests through a fresh gateway before cold caches, one lane for each engine."""
-    clear_caches(engines)
+    engines.clear_caches()
     rng = random.Random(seed)
     prefixes = [[rng.randrange(10, 8000) for _ in range(PREFIX_TOKENS)] for _ in range(PREFIXES)]
     order = [number % PREFIXES for number in range(REQUESTS)]
     rng.shuffle(order)
     prompts = [prefixes[which] + [rng.randrange(10, 8000) for _ in range(OWN_TOKENS)] for which in order]
-    with gateway(engines, "--policy", policy) as (client, model), ThreadPoolExecutor(len(engines)) as lanes:
+    with gateway(engines, "--policy", policy) as (client, model), ThreadPoolExecutor(len(engines.urls)) as lanes:
         answers = list(lanes.map(lambda prompt: complete(client, model, prompt), prompts))
     share = sum(answer.cached_tokens for answer in answers) / sum(answer.prompt_tokens for answer in answers)
     return Run(policy, share, statistics.median(answer.ttft_s for answer in answers))
 
 
-def test_prefix_routing_raises_the_cached_share(engines: list[str]) -> None:
+def test_prefix_routing_raises_the_cached_share(engines: Engines) -> None:
     """Ten shared prefixes overfill one worker's cache and not two: by hand 47 % becomes 82 %."""
     runs: list[Run] = []
     for number in range(ROUNDS):
@@ -115,7 +103,7 @@ def test_prefix_routing_raises_the_cached_share(engines: list[str]) -> None:
     assert min(shares["kv_aware"]) >= max(shares["random"]) + 0.10
 
 
-def test_chat_streams_and_plain_answers_pass_through(engines: list[str]) -> None:
+def test_chat_streams_and_plain_answers_pass_through(engines: Engines) -> None:
     with gateway(engines) as (client, model):
         messages: Any = [{"role": "system", "content": "You answer. " * 60}, {"role": "user", "content": "日本語で"}]
         plain = client.chat.completions.create(model=model, messages=messages, max_tokens=8)

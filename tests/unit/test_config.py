@@ -11,7 +11,10 @@ from trunkline import Gateway, Router
 from trunkline.config import FILES, MockWorkerSettings, ServeSettings, SettingsError
 
 WORKERS = {"workers": ("http://a:1",)}
-URL_RANGE = "a URL, http[s]://host[:port][/prefix] or unix:/path[:/prefix] [#engine=vllm|sglang|trtllm|tgi]"
+URL_RANGE = (
+    "a URL, http[s]://host[:port][/prefix] or unix:/path[:/prefix] "
+    "[#engine=vllm|sglang|trtllm|tgi][&rank=N][&events=tcp://host:port][&replay=tcp://host:port]"
+)
 
 
 def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> None:
@@ -204,12 +207,12 @@ def test_every_setting_has_a_meaning_a_flag_and_a_range(settings: type[ServeSett
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     library = inspect.signature(Gateway).parameters
     command = {field.name: field.default for field in ServeSettings.fields()}
-    apart = {"workers", "worker_caps", "max_body", "max_header", "admin_port", "endpoints", "idle_timeout_s"}
+    apart = {"workers", "worker_caps", "max_body", "max_header", "admin_port", "endpoints", "idle_timeout_s", "tokenizers"}
     shared = library.keys() & command.keys() - apart
     assert {"host", "port", "threads", "connect_timeout_s", "annotate"} < shared
     assert {name: library[name].default for name in shared} == {name: command[name] for name in shared}
     router = inspect.signature(Router).parameters
-    shared = router.keys() & command.keys() - {"memory_budget"}
+    shared = router.keys() & command.keys() - {"memory_budget", "events_budget"}
     assert {"policy", "replicas", "prefix_length"} < shared
     assert {name: router[name].default for name in shared} == {name: command[name] for name in shared}
 
@@ -221,7 +224,15 @@ def test_files_of_the_settings_are_those_that_are_set() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["https://a", "HTTP://A:1/", "unix:/run/a.sock", "unix:/run/a.sock:/prefix", "http://[::1]:8"]
+    "url",
+    [
+        "https://a",
+        "HTTP://A:1/",
+        "unix:/run/a.sock",
+        "unix:/run/a.sock:/prefix",
+        "http://[::1]:8",
+        "http://a:1#engine=vllm&rank=3&events=tcp://*:5557&replay=tcp://b:5558",
+    ],
 )
 def test_workers_are_urls_of_every_kind(url: str) -> None:
     assert ServeSettings.load(flags={"workers": (url,)}, environment={})[0].workers == (url,)

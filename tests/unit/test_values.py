@@ -20,7 +20,7 @@ def test_a_decision_pickles_by_value(make_router: MakeRouter, protocol: int) -> 
         assert again == decision
         assert hash(again) == hash(decision)
         names = [name for name in dir(Decision) if not name.startswith("_")]
-        assert len(names) == 10
+        assert len(names) == 11
         for name in names:
             assert getattr(again, name) == getattr(decision, name)
 
@@ -57,7 +57,7 @@ def test_a_forged_pickle_is_refused() -> None:
     from trunkline._core import _restore_decision  # noqa: PLC0415
 
     with pytest.raises(ValueError, match="no reason"):
-        _restore_decision((1, 1, 0, None, 0, 0, 0, 0), ("w", None, None), "whim")
+        _restore_decision((1, 1, 0, None, 0, 0, 0, None, 0), ("w", None, None), "whim")
 
 
 def test_values_cannot_be_changed_or_made(make_router: MakeRouter) -> None:

@@ -146,7 +146,7 @@ pub fn router(load: &Workload, memory_budget: usize) -> Router {
     }
     for tokens in CLASSES {
         let prompt = load.prompt(tokens, 0, Cached::Full, 0);
-        let found = router.peek(&Prompt::Tokens(&prompt), Root::default()).expect("token ids are in range");
+        let found = router.peek(&RouteRequest::new(Prompt::Tokens(&prompt))).expect("token ids are in range");
         assert_eq!(found.matched_tokens as usize, tokens, "the router holds what it was given");
     }
     router

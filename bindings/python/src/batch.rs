@@ -91,7 +91,9 @@ pub(crate) fn route(
     let decisions: Vec<Decision> = with_prompts(tokens, offsets, |prompts| {
         let mut booked = Vec::with_capacity(prompts.len());
         for prompt in prompts {
-            match shared.core.route(&arguments.request(prompt), now) {
+            let routed =
+                arguments.with_request(&shared.core, prompt, |request| shared.core.route(request, now));
+            match routed {
                 Ok(decision) => booked.push(decision),
                 Err(refused) => {
                     booked.iter().for_each(|made: &Decision| _ = shared.core.complete(made.id, None, now));

@@ -64,6 +64,12 @@ impl Decision {
         self.core.matched_tokens
     }
 
+    /// What the worker's events alone say of that; None where they do not count.
+    #[getter]
+    fn told_tokens(&self) -> Option<u32> {
+        self.core.told_tokens
+    }
+
     /// Tokens of the prompt; for text an estimate.
     #[getter]
     fn prompt_tokens(&self) -> u32 {
@@ -131,6 +137,7 @@ impl Decision {
             decision.matched_blocks,
             decision.prompt_blocks,
             decision.matched_tokens,
+            decision.told_tokens,
             decision.prompt_tokens,
         );
         let names = (&self.worker.name, self.worker.url.as_ref(), self.preferred.as_ref());
@@ -138,15 +145,24 @@ impl Decision {
     }
 }
 
-type Numbers = (u64, u64, u32, Option<u32>, u32, u32, u32, u32);
+type Numbers = (u64, u64, u32, Option<u32>, u32, u32, u32, Option<u32>, u32);
 type Strings = (Py<PyString>, Option<Py<PyString>>, Option<Py<PyString>>);
 
 /// What `pickle` calls to make a `Decision` again.
 #[pyfunction]
 #[pyo3(name = "_restore_decision")]
 pub(crate) fn restore_decision(numbers: Numbers, names: Strings, reason: &str) -> PyResult<Decision> {
-    let (router, id, worker, preferred_id, matched_blocks, prompt_blocks, matched_tokens, prompt_tokens) =
-        numbers;
+    let (
+        router,
+        id,
+        worker,
+        preferred_id,
+        matched_blocks,
+        prompt_blocks,
+        matched_tokens,
+        told_tokens,
+        prompt_tokens,
+    ) = numbers;
     let (name, url, preferred) = names;
     let reason = *core::Reason::ALL
         .iter()
@@ -160,6 +176,7 @@ pub(crate) fn restore_decision(numbers: Numbers, names: Strings, reason: &str) -
         matched_blocks,
         prompt_blocks,
         matched_tokens,
+        told_tokens,
         prompt_tokens,
     };
     Ok(Decision { core, router, worker: Named { name, url }, preferred })

@@ -22,6 +22,9 @@ struct Classes {
     no_worker: Py<PyType>,
     token_id: Py<PyType>,
     snapshot: Py<PyType>,
+    payload: Py<PyType>,
+    tokenizer: Py<PyType>,
+    unsupported_prompt: Py<PyType>,
 }
 
 static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
@@ -37,6 +40,9 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         &classes.no_worker,
         &classes.token_id,
         &classes.snapshot,
+        &classes.payload,
+        &classes.tokenizer,
+        &classes.unsupported_prompt,
     ];
     for class in all {
         let class = class.bind(module.py());
@@ -86,6 +92,21 @@ fn classes(py: Python<'_>) -> PyResult<&Classes> {
                  the fault has them, expected and found, else None.",
                 py.get_type::<PyValueError>(),
             )?,
+            payload: child(
+                "PayloadError",
+                "This is no message of KV events. Nothing of it was applied.",
+                py.get_type::<PyValueError>(),
+            )?,
+            tokenizer: child(
+                "TokenizerError",
+                "A tokenizer cannot be read, or its text is not known to be exact.",
+                py.get_type::<PyValueError>(),
+            )?,
+            unsupported_prompt: child(
+                "UnsupportedPromptError",
+                "What the worker makes of this request is not known to be exact. Attribute: reason.",
+                py.get_type::<PyValueError>(),
+            )?,
             base,
         })
     })
@@ -113,6 +134,22 @@ fn raise<'py>(
             Ok(instance)
         });
     made.map_or_else(|failure| failure, PyErr::from_value)
+}
+
+/// A message of events that cannot be read.
+pub(crate) fn payload(py: Python<'_>, fault: trunkline_events::Fault) -> PyErr {
+    raise(py, |all| &all.payload, &format!("not a message of KV events: {fault}"), |_| Ok(()))
+}
+
+/// A request whose prompt cannot be rendered.
+pub(crate) fn unsupported_prompt(py: Python<'_>, reason: &'static str) -> PyErr {
+    let message = format!("this prompt cannot be rendered: {reason}");
+    raise(py, |all| &all.unsupported_prompt, &message, |exception| exception.setattr("reason", reason))
+}
+
+/// A token id that a vocabulary does not have.
+pub(crate) fn unknown_token() -> PyErr {
+    PyValueError::new_err("a token id is not one of the tokenizer's")
 }
 
 /// An error of the core as a Python exception.
@@ -224,6 +261,7 @@ pub(crate) fn gateway(py: Python<'_>, error: trunkline_gateway::Error) -> PyErr 
         Gateway::File { key, path, source } => {
             config(py, key, &path.display(), &format!("a file that can be used ({source})"))
         }
+        Gateway::Tokenizer { .. } => raise(py, |all| &all.tokenizer, &error.to_string(), |_| Ok(())),
         Gateway::UnknownWorker { url } => unknown_worker(py, &url),
         Gateway::Router(refused) => core(py, refused),
         Gateway::Listen { ref source, .. } | Gateway::Thread { ref source } => io(&error.to_string(), source),

@@ -15,6 +15,7 @@ use crate::error;
 use crate::net::{self, seconds};
 use crate::router::Router;
 use crate::size;
+use crate::text::{self, TextArguments};
 
 /// A router in front of workers, over HTTP. Its threads run until `close`.
 ///
@@ -53,8 +54,12 @@ impl Gateway {
     /// handshake.  client_idle_timeout_s: longest time without a request.  max_streams: requests at a time on an HTTP/2
     /// connection.
     /// files: certificates, keys and tokens by the names of their settings (tls_cert, api_keys_file, ...).
+    /// events: whether workers' KV events are followed: "auto" (where there is a tokenizer), "on" or "off".  tokenizers: of
+    /// models whose prompts are matched with events, as (model or None, directory); None is for all that have no other.
+    /// time_zone, chat_template, chat_template_content_format, chat_template_kwargs, exclude_unused_tools: as for
+    /// `Renderer`, for all of them.  check_every: one in so many prompts is compared with the engine's own; 0 for none.
     ///
-    /// Raises ConfigError, DuplicateWorkerError, OSError if an address cannot be listened on.
+    /// Raises ConfigError, TokenizerError, DuplicateWorkerError, OSError if an address cannot be listened on.
     #[new]
     #[pyo3(signature = (
         router,
@@ -88,6 +93,14 @@ impl Gateway {
         client_idle_timeout_s = 75.0,
         max_streams = 128,
         files = HashMap::new(),
+        events = "auto",
+        tokenizers = Vec::new(),
+        time_zone = "UTC",
+        chat_template = None,
+        chat_template_content_format = "auto",
+        chat_template_kwargs = None,
+        exclude_unused_tools = false,
+        check_every = 0,
     ))]
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a list of str by value")]
     fn new(
@@ -122,7 +135,26 @@ impl Gateway {
         client_idle_timeout_s: f64,
         max_streams: u32,
         files: HashMap<String, PathBuf>,
+        events: &str,
+        tokenizers: Vec<(Option<String>, PathBuf)>,
+        time_zone: &str,
+        chat_template: Option<PathBuf>,
+        chat_template_content_format: &str,
+        chat_template_kwargs: Option<&str>,
+        exclude_unused_tools: bool,
+        check_every: u32,
     ) -> PyResult<Self> {
+        let arguments = TextArguments {
+            time_zone,
+            chat_template,
+            content_format: Some(chat_template_content_format),
+            template_kwargs: chat_template_kwargs,
+            excludes_unused_tools: exclude_unused_tools,
+        };
+        let tokenizers = tokenizers
+            .iter()
+            .map(|(model, directory)| arguments.config(py, model.as_deref(), directory))
+            .collect::<PyResult<_>>()?;
         let defaults = GatewayConfig::default();
         let config = GatewayConfig {
             listen: match listen {
@@ -160,6 +192,9 @@ impl Gateway {
             header_timeout: seconds(py, "header_timeout_s", header_timeout_s)?,
             client_idle_timeout: seconds(py, "client_idle_timeout_s", client_idle_timeout_s)?,
             max_streams,
+            events: text::events_mode(py, events)?,
+            tokenizers,
+            check_every,
             files: net::files(py, files)?,
         };
         let has_tls = config.files.tls_cert.is_some();

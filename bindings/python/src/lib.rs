@@ -12,6 +12,7 @@ mod columns;
 mod decision;
 mod endpoints;
 mod error;
+mod events;
 mod gateway;
 mod index;
 mod lease;
@@ -22,6 +23,7 @@ mod prompt;
 mod router;
 mod simulate;
 mod size;
+mod text;
 mod views;
 
 use pyo3::prelude::*;
@@ -37,6 +39,8 @@ mod _core {
     #[pymodule_export]
     use crate::decision::{Candidate, Decision, Explanation, Match, restore_decision};
     #[pymodule_export]
+    use crate::events::{Applied, extra_hash};
+    #[pymodule_export]
     use crate::gateway::Gateway;
     #[pymodule_export]
     use crate::index::PrefixIndex;
@@ -48,6 +52,8 @@ mod _core {
     use crate::router::Router;
     #[pymodule_export]
     use crate::simulate::{profiles, scenarios, simulate};
+    #[pymodule_export]
+    use crate::text::Renderer;
     #[pymodule_export]
     use crate::views::{Stats, WorkerView};
     #[pymodule_export]

@@ -6,16 +6,20 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 use trunkline_core as core;
-use trunkline_core::{Policy, Prompt, Root, RouteRequest, RouterConfig, Usage, WorkerId, WorkerSpec};
+use trunkline_core::{
+    CacheView, Policy, Prompt, Root, RouteRequest, RouterConfig, Usage, WorkerId, WorkerSpec,
+};
 
 use crate::batch::{self, MatchBatch, RouteBatch};
 use crate::clock::Clock;
 use crate::decision::{Decision, Explanation, Match};
 use crate::error;
+use crate::events::{self, Applied, ExactArguments, Feeds, Rendered};
 use crate::lease::Lease;
 use crate::names::{self, Named, Names};
 use crate::prompt::with_prompt;
 use crate::size;
+use crate::text::Renderer;
 use crate::views::{Stats, WorkerView};
 
 /// What a router, its leases and its answers share.
@@ -25,6 +29,7 @@ pub(crate) struct Shared {
     /// Random; marks the decisions of this router.
     pub(crate) tag: u64,
     names: Names,
+    feeds: Feeds,
 }
 
 impl Shared {
@@ -42,7 +47,9 @@ impl Shared {
     ) -> PyResult<Decision> {
         let now = self.clock.millis(arguments.now)?;
         let decision = with_prompt(prompt, |prompt| {
-            self.core.route(&arguments.request(prompt), now).map_err(|refused| error::core(py, refused))
+            arguments
+                .with_request(&self.core, prompt, |request| self.core.route(request, now))
+                .map_err(|refused| error::core(py, refused))
         })?;
         Ok(Decision::new(py, self, decision))
     }
@@ -66,6 +73,7 @@ pub(crate) struct Arguments {
     eligible: Option<Vec<WorkerId>>,
     exclude: Vec<WorkerId>,
     now: Option<f64>,
+    exact: ExactArguments,
 }
 
 impl Arguments {
@@ -78,6 +86,7 @@ impl Arguments {
         now: Option<f64>,
     ) -> PyResult<Self> {
         Ok(Self {
+            exact: ExactArguments::default(),
             root: root(model, salt)?,
             text_model: model.map_or(0, text_model),
             eligible: eligible.map(|ids| names::numbers(&shared.core, ids, "eligible")).transpose()?,
@@ -86,14 +95,35 @@ impl Arguments {
         })
     }
 
-    pub(crate) fn request<'a>(&'a self, prompt: Prompt<'a>) -> RouteRequest<'a> {
-        RouteRequest {
-            root: self.root,
-            eligible: self.eligible.as_deref(),
-            exclude: &self.exclude,
-            text_model: self.text_model,
-            ..RouteRequest::new(prompt)
-        }
+    /// The same, with what makes its prompt one that events know.
+    fn exactly(
+        self,
+        salt: Option<&Bound<'_, PyAny>>,
+        lora: Option<&str>,
+        rendered: Option<Rendered>,
+        extras: Option<Vec<u64>>,
+    ) -> PyResult<Self> {
+        let salt = salt.map(salt_bytes).transpose()?;
+        Ok(Self { exact: ExactArguments::new(lora, salt, rendered, extras), ..self })
+    }
+
+    /// Calls `act` with the request for a prompt.
+    pub(crate) fn with_request<R>(
+        &self,
+        core: &core::Router,
+        prompt: Prompt<'_>,
+        act: impl FnOnce(&RouteRequest<'_>) -> R,
+    ) -> R {
+        self.exact.with(core, &prompt, |exact| {
+            act(&RouteRequest {
+                root: self.root,
+                exact,
+                eligible: self.eligible.as_deref(),
+                exclude: &self.exclude,
+                text_model: self.text_model,
+                ..RouteRequest::new(prompt)
+            })
+        })
     }
 }
 
@@ -103,12 +133,18 @@ pub(crate) fn root(model: Option<&str>, salt: Option<&Bound<'_, PyAny>>) -> PyRe
     if let Some(model) = model {
         root = root.with("model", model.as_bytes());
     }
-    let Some(salt) = salt else { return Ok(root) };
+    Ok(match salt {
+        Some(salt) => root.with("salt", salt_bytes(salt)?),
+        None => root,
+    })
+}
+
+fn salt_bytes<'a>(salt: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
     if let Ok(bytes) = salt.cast::<PyBytes>() {
-        return Ok(root.with("salt", bytes.as_bytes()));
+        return Ok(bytes.as_bytes());
     }
     let text = salt.cast::<PyString>().map_err(|_| error::salt_type(salt))?;
-    Ok(root.with("salt", text.to_str()?.as_bytes()))
+    Ok(text.to_str()?.as_bytes())
 }
 
 /// The policy of this name with these parameters, where it has any.
@@ -143,6 +179,7 @@ impl Router {
     ///
     /// policy: kv_aware, prefix_aware, least_outstanding, round_robin or random.  block_size: tokens per block, 1..256;
     /// text is cut into blocks of 64 bytes.  memory_budget: bytes that the index may own, or text like "64MiB"; None is 256 MiB.
+    /// events_budget: bytes that what workers' events tell may own; None is 1 GiB.
     /// seed: of the index's hashes; None takes a random one, so that nobody can aim at a collision.  placement_seed: of
     /// homes, equal on all replicas.  replicas: routers in front of the same workers.  prefix_length and
     /// concurrency_threshold: of policy prefix_aware.
@@ -154,6 +191,7 @@ impl Router {
         policy = "kv_aware",
         block_size = 16,
         memory_budget = None,
+        events_budget = None,
         seed = None,
         placement_seed = 0,
         replicas = 1,
@@ -165,6 +203,7 @@ impl Router {
         policy: &str,
         block_size: u32,
         memory_budget: Option<&Bound<'_, PyAny>>,
+        events_budget: Option<&Bound<'_, PyAny>>,
         seed: Option<u64>,
         placement_seed: u64,
         replicas: u32,
@@ -178,10 +217,15 @@ impl Router {
             None => defaults.memory_budget,
             Some(size) => size::bytes("memory_budget", size)?,
         };
+        let events_budget = match events_budget {
+            None => defaults.events_budget,
+            Some(size) => size::bytes("events_budget", size)?,
+        };
         let config = RouterConfig {
             policy,
             block_size,
             memory_budget,
+            events_budget,
             index_seed: seed.unwrap_or_else(random),
             placement_seed,
             replicas,
@@ -233,7 +277,10 @@ impl Router {
     ///
     /// Raises UnknownWorkerError.
     fn remove_worker(&self, py: Python<'_>, id: &str) -> PyResult<()> {
-        self.change(py, id, core::Router::remove_worker)
+        self.change(py, id, |router, number| {
+            self.shared.feeds.forget(number);
+            router.remove_worker(number)
+        })
     }
 
     /// Send a worker nothing new; it finishes what it has. draining=False takes that back.
@@ -270,14 +317,67 @@ impl Router {
         })
     }
 
+    /// Apply one message of a worker's feed of KV events: what its engine stored, evicted or cleared.
+    ///
+    /// payload: the last frame of a message of vLLM's, SGLang's or TensorRT-LLM's ZMQ publisher.  renderer: of its model, if
+    /// prompts come as rendered text; without one, token ids are matched with token ids.  now: seconds of time.monotonic().  They count once `set_cache_view(id, "events")` says so; messages must come in order, each once: after a
+    /// gap call `forget_events` and replay. Without the GIL. Cost: about 0.3 us for each stored block.
+    ///
+    /// Raises UnknownWorkerError, PayloadError.
+    #[pyo3(signature = (id, payload, *, renderer = None, now = None))]
+    fn apply_events(
+        &self,
+        py: Python<'_>,
+        id: &str,
+        payload: &Bound<'_, PyBytes>,
+        renderer: Option<&Bound<'_, Renderer>>,
+        now: Option<f64>,
+    ) -> PyResult<Applied> {
+        let (number, now) = (self.shared.number(py, id)?, self.shared.clock.millis(now)?);
+        events::apply(
+            py,
+            &self.shared.core,
+            &self.shared.feeds,
+            number,
+            payload.as_bytes(),
+            renderer.map(Bound::get),
+            now,
+        )
+    }
+
+    /// Say from where a worker's cache is known: "events", "own" (the decisions of this router) or "none".
+    ///
+    /// Own views are kept up in any case. Raises UnknownWorkerError, ConfigError.
+    #[pyo3(signature = (id, view))]
+    fn set_cache_view(&self, py: Python<'_>, id: &str, view: &str) -> PyResult<()> {
+        let view = CacheView::parse(view).map_err(|refused| error::core(py, refused))?;
+        self.change(py, id, |router, number| router.set_cache_view(number, view))
+    }
+
+    /// Forget what a worker's events told, before they are told anew. Raises UnknownWorkerError.
+    fn forget_events(&self, py: Python<'_>, id: &str) -> PyResult<()> {
+        self.change(py, id, |router, number| {
+            self.shared.feeds.forget(number);
+            router.forget_events(number)
+        })
+    }
+
     /// Choose a worker for a prompt and book the request on it, in one step.
     ///
     /// prompt: str or bytes (text), a contiguous buffer of uint32, int32 or int64 token ids, or a sequence of int (slow).
     /// model, salt: what makes equal prompts different cache entries.  eligible: ids of the workers that may take it; None
     /// means all.  exclude: ids of workers that must not, such as one that failed it.  now: seconds of time.monotonic().
     ///
+    /// Where workers tell of their caches (`apply_events`), prompts of token ids are matched with what they told. lora: name
+    /// of the adapter, if the prompt is for one.  extras: for each block what it depends on besides its tokens, as
+    /// `extra_hash` makes it; 0 for nothing.  rendered: the text that the worker's tokenizer gets, from `Renderer.render`,
+    /// where events are applied with that renderer.
+    ///
     /// Raises NoWorkerAvailableError, TokenIdError; nothing is booked then.
-    #[pyo3(signature = (prompt, *, model = None, salt = None, eligible = None, exclude = None, now = None))]
+    #[pyo3(signature = (
+        prompt, *, model = None, salt = None, eligible = None, exclude = None, lora = None, rendered = None, extras = None,
+        now = None,
+    ))]
     fn route(
         &self,
         py: Python<'_>,
@@ -286,9 +386,13 @@ impl Router {
         salt: Option<&Bound<'_, PyAny>>,
         eligible: Option<&Bound<'_, PyAny>>,
         exclude: Option<&Bound<'_, PyAny>>,
+        lora: Option<&str>,
+        rendered: Option<Rendered>,
+        extras: Option<Vec<u64>>,
         now: Option<f64>,
     ) -> PyResult<Decision> {
-        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?;
+        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?
+            .exactly(salt, lora, rendered, extras)?;
         self.shared.route(py, prompt, &arguments)
     }
 
@@ -296,7 +400,10 @@ impl Router {
     ///
     /// Arguments and errors are those of `route`. Complete it inside with `complete(decision, cached_tokens=...)` to report
     /// what the engine said; the exit is a no-op then.
-    #[pyo3(signature = (prompt, *, model = None, salt = None, eligible = None, exclude = None, now = None))]
+    #[pyo3(signature = (
+        prompt, *, model = None, salt = None, eligible = None, exclude = None, lora = None, rendered = None, extras = None,
+        now = None,
+    ))]
     fn lease(
         &self,
         prompt: Py<PyAny>,
@@ -304,16 +411,23 @@ impl Router {
         salt: Option<&Bound<'_, PyAny>>,
         eligible: Option<&Bound<'_, PyAny>>,
         exclude: Option<&Bound<'_, PyAny>>,
+        lora: Option<&str>,
+        rendered: Option<Rendered>,
+        extras: Option<Vec<u64>>,
         now: Option<f64>,
     ) -> PyResult<Lease> {
-        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?;
+        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?
+            .exactly(salt, lora, rendered, extras)?;
         Ok(Lease::new(&self.shared, prompt, arguments))
     }
 
     /// What `route` would choose now and how every candidate scores. Books nothing.
     ///
     /// Arguments and errors are those of `route`.
-    #[pyo3(signature = (prompt, *, model = None, salt = None, eligible = None, exclude = None, now = None))]
+    #[pyo3(signature = (
+        prompt, *, model = None, salt = None, eligible = None, exclude = None, lora = None, rendered = None, extras = None,
+        now = None,
+    ))]
     fn explain(
         &self,
         py: Python<'_>,
@@ -322,14 +436,18 @@ impl Router {
         salt: Option<&Bound<'_, PyAny>>,
         eligible: Option<&Bound<'_, PyAny>>,
         exclude: Option<&Bound<'_, PyAny>>,
+        lora: Option<&str>,
+        rendered: Option<Rendered>,
+        extras: Option<Vec<u64>>,
         now: Option<f64>,
     ) -> PyResult<Explanation> {
-        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?;
+        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?
+            .exactly(salt, lora, rendered, extras)?;
         let now = self.shared.clock.millis(arguments.now)?;
+        let core = &self.shared.core;
         let explained = with_prompt(prompt, |prompt| {
-            self.shared
-                .core
-                .explain(&arguments.request(prompt), now)
+            arguments
+                .with_request(core, prompt, |request| core.explain(request, now))
                 .map_err(|refused| error::core(py, refused))
         })?;
         Explanation::new(py, &self.shared, explained)
@@ -338,17 +456,24 @@ impl Router {
     /// Who holds how much of a prompt. Books nothing and chooses nobody.
     ///
     /// Raises TokenIdError.
-    #[pyo3(signature = (prompt, *, model = None, salt = None))]
+    #[pyo3(signature = (prompt, *, model = None, salt = None, lora = None, rendered = None, extras = None))]
     fn peek(
         &self,
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
         model: Option<&str>,
         salt: Option<&Bound<'_, PyAny>>,
+        lora: Option<&str>,
+        rendered: Option<Rendered>,
+        extras: Option<Vec<u64>>,
     ) -> PyResult<Match> {
-        let root = root(model, salt)?;
+        let arguments = Arguments::new(&self.shared, model, salt, None, None, None)?
+            .exactly(salt, lora, rendered, extras)?;
+        let core = &self.shared.core;
         let found = with_prompt(prompt, |prompt| {
-            self.shared.core.peek(&prompt, root).map_err(|refused| error::core(py, refused))
+            arguments
+                .with_request(core, prompt, |request| core.peek(request))
+                .map_err(|refused| error::core(py, refused))
         })?;
         Ok(Match::new(&self.shared, found))
     }
@@ -374,7 +499,9 @@ impl Router {
     ///
     /// tokens, offsets: as in `match_batch`.  Raises what `route` raises and ValueError if offsets do not ascend; nothing
     /// stays booked then.
-    #[pyo3(signature = (tokens, offsets, *, model = None, salt = None, eligible = None, exclude = None, now = None))]
+    #[pyo3(signature = (
+        tokens, offsets, *, model = None, salt = None, eligible = None, exclude = None, lora = None, now = None,
+    ))]
     fn route_batch(
         &self,
         tokens: &Bound<'_, PyAny>,
@@ -383,9 +510,11 @@ impl Router {
         salt: Option<&Bound<'_, PyAny>>,
         eligible: Option<&Bound<'_, PyAny>>,
         exclude: Option<&Bound<'_, PyAny>>,
+        lora: Option<&str>,
         now: Option<f64>,
     ) -> PyResult<RouteBatch> {
-        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?;
+        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?
+            .exactly(salt, lora, None, None)?;
         let now = self.shared.clock.millis(arguments.now)?;
         batch::route(&self.shared, tokens, offsets, &arguments, now)
     }
@@ -511,7 +640,13 @@ impl Router {
 
 impl Router {
     fn of(core: core::Router, clock: Clock) -> Self {
-        let shared = Shared { core: Arc::new(core), clock, tag: random(), names: Names::default() };
+        let shared = Shared {
+            core: Arc::new(core),
+            clock,
+            tag: random(),
+            names: Names::default(),
+            feeds: Feeds::default(),
+        };
         Self { shared: Arc::new(shared) }
     }
 

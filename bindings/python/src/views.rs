@@ -28,8 +28,10 @@ pub(crate) struct WorkerView {
     in_flight: u32,
     /// Prefill tokens sent that have produced no first byte yet.
     queued_tokens: u64,
-    /// Blocks that it is believed to hold.
+    /// Blocks that it is believed to hold, by the view that counts.
     cached_blocks: u64,
+    /// From where its cache is known: events, own or none.
+    cache_view: &'static str,
     /// Slowness in use, 1 = like the fleet.
     slowness: f64,
     /// Requests sent so far.
@@ -57,6 +59,7 @@ impl WorkerView {
             in_flight: view.in_flight,
             queued_tokens: view.queued_tokens,
             cached_blocks: view.cached_blocks,
+            cache_view: view.cache_view.as_str(),
             slowness: view.slowness,
             decisions: view.decisions,
             prompt_tokens: view.prompt_tokens,
@@ -101,6 +104,10 @@ pub(crate) struct Stats {
     index_blocks: usize,
     /// Blocks that workers lost to their capacity or to the budget.
     evicted_blocks: u64,
+    /// Bytes that what events told owns.
+    events_bytes: usize,
+    /// Distinct blocks that events told of.
+    events_blocks: usize,
 }
 
 impl Stats {
@@ -119,6 +126,8 @@ impl Stats {
             index_bytes: stats.index_bytes,
             index_blocks: stats.index_blocks,
             evicted_blocks: stats.evicted_blocks,
+            events_bytes: stats.events_bytes,
+            events_blocks: stats.events_blocks,
         })
     }
 }

@@ -11,9 +11,11 @@ Host = Annotated[str, Meta(min_length=1, extra={"metavar": "HOST"})]
 Url = Annotated[
     str,
     Meta(
-        pattern=r"^(?i:https?://[^/?#\s@]+(/[^?#\s]*)?|unix:/[^?#\s]+)(#engine=(vllm|sglang|trtllm|tgi))?$",
+        pattern=r"^(?i:https?://[^/?#\s@]+(/[^?#\s]*)?|unix:/[^?#\s]+)(#(engine=(vllm|sglang|trtllm|tgi)|rank=\d{1,4}|(events|replay)=(tcp|ipc)://[^\s&]+)"
+        r"(&(engine=(vllm|sglang|trtllm|tgi)|rank=\d{1,4}|(events|replay)=(tcp|ipc)://[^\s&]+))*)?$",
         extra={
-            "allowed": "a URL, http[s]://host[:port][/prefix] or unix:/path[:/prefix] [#engine=vllm|sglang|trtllm|tgi]",
+            "allowed": "a URL, http[s]://host[:port][/prefix] or unix:/path[:/prefix] "
+            "[#engine=vllm|sglang|trtllm|tgi][&rank=N][&events=tcp://host:port][&replay=tcp://host:port]",
             "metavar": "URL",
         },
     ),
@@ -50,4 +52,13 @@ Name = Annotated[
 PolicyName = Annotated[
     Literal["kv_aware", "prefix_aware", "least_outstanding", "round_robin", "random"], Meta(extra={"metavar": "NAME"})
 ]
+TokenizerAt = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!-)([^=\s]+=)?[^=]+$",
+        extra={"allowed": "a directory, for one model with its name before it: [MODEL=]DIR", "metavar": "[MODEL=]DIR"},
+    ),
+]
+EventsName = Annotated[Literal["auto", "on", "off"], Meta(extra={"metavar": "WHEN"})]
+ContentFormatName = Annotated[Literal["auto", "string", "openai"], Meta(extra={"metavar": "FORMAT"})]
 ProtocolName = Annotated[Literal["http1", "h2"], Meta(extra={"metavar": "NAME"})]

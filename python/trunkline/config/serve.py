@@ -7,7 +7,21 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from .kinds import File, Host, ListenAt, Name, PolicyName, Port, ProtocolName, Size, Url, WorkerCap
+from .kinds import (
+    ContentFormatName,
+    EventsName,
+    File,
+    Host,
+    ListenAt,
+    Name,
+    PolicyName,
+    Port,
+    ProtocolName,
+    Size,
+    TokenizerAt,
+    Url,
+    WorkerCap,
+)
 from .settings import Settings
 
 # Settings of files whose content may change while the gateway serves.
@@ -83,6 +97,37 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     ] = ()
     policy: Annotated[PolicyName, Meta(description="How workers are chosen.")] = "kv_aware"
     memory_budget: Annotated[Size, Meta(description="Hard limit of the prefix index, from 1MiB.")] = "256MiB"
+    events: Annotated[
+        EventsName, Meta(description="Whether workers' KV events are followed; auto is where there is a tokenizer.")
+    ] = "auto"
+    events_budget: Annotated[Size, Meta(description="Hard limit of what events tell, from 1MiB.")] = "1GiB"
+    tokenizers: Annotated[
+        tuple[TokenizerAt, ...],
+        Meta(
+            description="Directory of a model's tokenizer and chat template: prompts are then matched with what "
+            "workers tell. A flag for each model."
+        ),
+    ] = ()
+    time_zone: Annotated[
+        str, Meta(min_length=1, description="Time zone of the workers, for chat templates that tell the date.")
+    ] = "UTC"
+    chat_template: Annotated[File | None, Meta(description="The workers' --chat-template, if they have one.")] = None
+    chat_template_content_format: Annotated[
+        ContentFormatName, Meta(description="The workers' setting of this name.")
+    ] = "auto"
+    chat_template_kwargs: Annotated[
+        Annotated[str, Meta(extra={"allowed": "a JSON object", "metavar": "JSON"})] | None,
+        Meta(description="The workers' --default-chat-template-kwargs."),
+    ] = None
+    exclude_unused_tools: Annotated[
+        bool, Meta(description="Whether the workers run with --exclude-tools-when-tool-choice-none.")
+    ] = False
+    check_every: Annotated[
+        int,
+        Meta(
+            ge=0, le=1_000_000_000, description="Compare one in so many prompts with the engine's own; 0 compares none."
+        ),
+    ] = 0
     replicas: Annotated[
         int, Meta(ge=1, le=1000, description="Gateways in front of the same workers, this one included.")
     ] = 1

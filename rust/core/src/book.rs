@@ -21,6 +21,8 @@ pub(crate) struct Booking {
     /// Tokens that were queued on the worker when this was sent, its own included.
     pub(crate) queue_at_start: u64,
     pub(crate) sent: Millis,
+    /// The index's insertion of the prompt.
+    pub(crate) tick: u32,
     /// Text only: its length, and whose bytes per token it teaches.
     pub(crate) text: Option<TextLength>,
 }

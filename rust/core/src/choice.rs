@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::decision::Reason;
 use crate::error::Error;
 use crate::fleet::Fleet;
-use crate::index::Matches;
+use crate::hits::{Hits, Part};
 use crate::key::{BlockHasher, combine};
 use crate::policy::{self, Candidate, Policy, Score, Situation, Verdict};
 use crate::router::{RouteRequest, RouterConfig};
@@ -63,26 +63,28 @@ pub(crate) struct Plan {
     /// Whether not all live workers may take the request, and then who may, ascending.
     is_limited: bool,
     listed: Vec<WorkerId>,
-    /// Deepest match among them, in blocks, and how many of them have it.
+    /// Deepest match among them, in tokens, and how many of them have it.
     deepest: u32,
     deepest_holders: usize,
     /// What the prompt's places follow from.
     key: u64,
     /// The first places of the key, as many as the policy needs.
     places: SmallVec<[WorkerId; HASHED]>,
-    /// Holders of which the deepest [`MATCHED`] are candidates, with their depths; empty if all workers are.
+    /// The parts of the prompt that workers hold.
+    parts: Vec<Part>,
+    /// Holders of which the deepest [`MATCHED`] are candidates, with their tokens; empty if all workers are.
     holders: Vec<(u32, WorkerId)>,
     samples: bool,
 }
 
 impl Plan {
-    /// Makes the plan of a request of which `matches` tells who holds how much.
+    /// Makes the plan of a request of which `hits` tells who holds how much.
     pub(crate) fn make(
         &mut self,
         fleet: &Fleet,
         rules: Rules<'_>,
         request: &RouteRequest<'_>,
-        matches: &Matches,
+        hits: Hits<'_>,
     ) -> Result<(), Error> {
         self.list(fleet, request);
         if self.ids(fleet).is_empty() {
@@ -93,7 +95,7 @@ impl Plan {
         let placement = rules.placement;
         self.policy = request.policy.unwrap_or(fleet.policy);
         match self.policy {
-            Policy::KvAware => self.plan_costs(fleet, rules, request, matches),
+            Policy::KvAware => self.plan_costs(fleet, rules, request, hits),
             Policy::PrefixAware { prefix_length, .. } => {
                 self.key = request.prompt.head_hash(request.root, placement.seed(), prefix_length as usize);
                 self.find_places(fleet, 1);
@@ -129,28 +131,31 @@ impl Plan {
         }
     }
 
-    fn plan_costs(&mut self, fleet: &Fleet, rules: Rules<'_>, request: &RouteRequest<'_>, matches: &Matches) {
+    fn plan_costs(&mut self, fleet: &Fleet, rules: Rules<'_>, request: &RouteRequest<'_>, hits: Hits<'_>) {
         let Rules { config, shared, placement, sample_from } = rules;
         self.samples = self.ids(fleet).len() >= sample_from;
-        let mut depths = [0; MATCHED];
+        let mut most = [0; MATCHED];
         (self.deepest, self.deepest_holders) = (0, 0);
-        for (view, depth) in matches.holders() {
-            let Some(id) = shared.owner(view).filter(|&id| self.contains(fleet, id)) else { continue };
-            if depth >= self.deepest {
-                self.deepest_holders = if depth > self.deepest { 1 } else { self.deepest_holders + 1 };
-                self.deepest = depth;
+        hits.each(fleet, shared, |id, tokens| {
+            if !self.contains(fleet, id) {
+                return;
+            }
+            if tokens >= self.deepest {
+                self.deepest_holders = if tokens > self.deepest { 1 } else { self.deepest_holders + 1 };
+                self.deepest = tokens;
             }
             if self.samples {
-                self.holders.push((depth, id));
-                if depth > depths[MATCHED - 1] {
-                    depths[MATCHED - 1] = depth;
-                    depths.sort_unstable_by_key(|&depth| Reverse(depth));
+                self.holders.push((tokens, id));
+                if tokens > most[MATCHED - 1] {
+                    most[MATCHED - 1] = tokens;
+                    most.sort_unstable_by_key(|&tokens| Reverse(tokens));
                 }
             }
-        }
-        self.holders.retain(|&(depth, _)| depth >= depths[MATCHED - 1]);
-        self.key =
-            request.prompt.home_hash(request.root, placement, config.block_size, self.deepest as usize);
+        });
+        self.holders.retain(|&(tokens, _)| tokens >= most[MATCHED - 1]);
+        hits.parts(&mut self.parts);
+        let block = hits.length.blocks_of(self.deepest) as usize;
+        self.key = request.prompt.home_hash(request.root, placement, config.block_size, block);
         let places = if self.samples {
             HASHED
         } else if config.replicas > 1 {
@@ -169,13 +174,15 @@ impl State {
         request: &RouteRequest<'_>,
         config: &RouterConfig,
         length: &Length,
-        Scratch { plan, matches, candidates, scores, .. }: &mut Scratch,
+        scratch: &mut Scratch,
     ) -> Choice {
+        let Scratch { plan, matches, exact, candidates, scores, .. } = scratch;
+        let hits = Hits::of(request, length, matches, exact);
         candidates.clear();
         scores.clear();
         let ids = plan.ids(&self.fleet);
         let choice = match plan.policy {
-            Policy::KvAware => self.kv_aware(plan, config, length, matches, candidates, scores),
+            Policy::KvAware => self.kv_aware(plan, config, hits, candidates, scores),
             Policy::PrefixAware { concurrency_threshold, .. } => {
                 self.prefix_aware(plan, concurrency_threshold, request)
             }
@@ -190,9 +197,10 @@ impl State {
     }
 
     /// Lists the workers that a choice without costs had, with their requests in flight as the cost.
-    pub(crate) fn list_candidates(&self, length: &Length, scratch: &mut Scratch) {
-        let Scratch { plan, matches, candidates, scores, .. } = scratch;
-        candidates.extend(plan.ids(&self.fleet).iter().map(|&id| self.candidate(id, length, matches)));
+    pub(crate) fn list_candidates(&self, request: &RouteRequest<'_>, length: &Length, scratch: &mut Scratch) {
+        let Scratch { plan, matches, exact, candidates, scores, .. } = scratch;
+        let hits = Hits::of(request, length, matches, exact);
+        candidates.extend(plan.ids(&self.fleet).iter().map(|&id| self.candidate(id, hits)));
         let cost = |candidate: &Candidate| f64::from(candidate.in_flight);
         scores.extend(candidates.iter().map(|candidate| Score { cost: cost(candidate), ..Score::default() }));
     }
@@ -206,16 +214,14 @@ impl State {
     }
 
     #[inline]
-    fn candidate(&self, id: WorkerId, length: &Length, matches: &Matches) -> Candidate {
+    fn candidate(&self, id: WorkerId, hits: Hits<'_>) -> Candidate {
         let standing = self.standing(id);
-        let depth_blocks = matches.depth(standing.view);
         Candidate {
             worker: id,
-            depth_blocks,
-            hit_tokens: length.of_blocks(depth_blocks),
+            hit_tokens: hits.tokens(standing.view, standing.known),
             queued_tokens: standing.queued_tokens,
             in_flight: standing.in_flight,
-            used_tokens: standing.pinned_blocks as f64 * length.tokens_per_block
+            used_tokens: f64::from(standing.pinned_blocks) * hits.length.tokens_per_block
                 + standing.answer_tokens as f64,
             capacity_tokens: standing.capacity_tokens,
             slowness: standing.slowness,
@@ -226,23 +232,21 @@ impl State {
         &self,
         plan: &Plan,
         config: &RouterConfig,
-        length: &Length,
-        matches: &Matches,
+        hits: Hits<'_>,
         candidates: &mut Vec<Candidate>,
         scores: &mut Vec<Score>,
     ) -> Choice {
         let &Plan { deepest, deepest_holders, .. } = plan;
         let ids = plan.ids(&self.fleet);
-        let candidate = |id| self.candidate(id, length, matches);
+        let candidate = |id| self.candidate(id, hits);
         if plan.samples {
             candidates.extend(self.sample(plan).into_iter().map(candidate));
         } else {
             candidates.extend(ids.iter().map(|&id| candidate(id)));
         }
         let situation = Situation {
-            prompt_tokens: length.tokens,
-            tokens_per_block: length.tokens_per_block,
-            segments: &matches.segments,
+            prompt_tokens: hits.length.tokens,
+            parts: &plan.parts,
             live: ids.len(),
             in_flight: self.in_flight(plan),
             deepest_holders,
@@ -262,11 +266,11 @@ impl State {
             }
         };
         let worker = candidates[at].worker;
-        let left = candidates.iter().enumerate().filter(|(_, candidate)| candidate.depth_blocks == deepest);
+        let left = candidates.iter().enumerate().filter(|(_, candidate)| candidate.hit_tokens == deepest);
         let preferred = left.min_by(|a, b| scores[a.0].cost.total_cmp(&scores[b.0].cost)).map(|(at, _)| at);
         let (reason, preferred) = match (reason, preferred) {
             (Reason::Session, _) => (Reason::Session, None),
-            (_, _) if deepest > 0 && candidates[at].depth_blocks == deepest => (Reason::Prefix, None),
+            (_, _) if deepest > 0 && candidates[at].hit_tokens == deepest => (Reason::Prefix, None),
             (_, Some(holder)) if deepest > 0 => {
                 let reason = if scores[holder].over_mean > 0.0 { Reason::Spill } else { Reason::Load };
                 (reason, Some(candidates[holder].worker))
@@ -302,8 +306,8 @@ impl State {
     fn sample(&self, plan: &Plan) -> SmallVec<[WorkerId; SAMPLE]> {
         // Deepest first; among equals the least loaded.
         let mut best: SmallVec<[(Reverse<u32>, u32, WorkerId); MATCHED + 1]> = SmallVec::new();
-        for &(depth, id) in &plan.holders {
-            let holder = (Reverse(depth), self.standing(id).in_flight, id);
+        for &(tokens, id) in &plan.holders {
+            let holder = (Reverse(tokens), self.standing(id).in_flight, id);
             if best.get(MATCHED - 1).is_none_or(|last| holder < *last) {
                 best.insert(best.partition_point(|other| *other < holder), holder);
                 best.truncate(MATCHED);

@@ -72,12 +72,14 @@ pub struct Decision {
     pub reason: Reason,
     /// The worker with the longest cached part, or the home, when the choice left it.
     pub preferred: Option<WorkerId>,
-    /// Leading blocks of the prompt believed cached on `worker`.
+    /// The same in blocks.
     pub matched_blocks: u32,
     /// Whole blocks of the prompt.
     pub prompt_blocks: u32,
-    /// `matched_blocks` in tokens.
+    /// Leading tokens of the prompt believed cached on `worker`.
     pub matched_tokens: u32,
+    /// What the worker's events alone say of that; `None` where they do not count.
+    pub told_tokens: Option<u32>,
     /// Tokens of the prompt (estimated for text: bytes / learnt bytes per token).
     pub prompt_tokens: u32,
 }

@@ -2,9 +2,11 @@
 //!
 //! A [`Fleet`] is never changed: whoever adds, removes, drains or marks a worker, or sets another policy, makes a new one. Cost of that: O(workers).
 
+use crate::index::ViewId;
 use crate::jump::{self, Slots};
 use crate::policy::Policy;
-use crate::worker::{Worker, WorkerId};
+use crate::view::Known;
+use crate::worker::{Standing, Worker, WorkerId};
 
 /// The live workers and the slots, at one moment.
 #[derive(Debug, Default)]
@@ -18,10 +20,17 @@ pub(crate) struct Fleet {
     bits: Vec<u64>,
     /// Owner of each slot.
     owners: Vec<Option<WorkerId>>,
+    /// Own view of each id, and what is known of its cache; empty if that is the own view for all.
+    caches: Vec<(ViewId, Known)>,
 }
 
 impl Fleet {
-    pub(crate) fn new(policy: Policy, workers: &[Option<Box<Worker>>], slots: &Slots) -> Self {
+    pub(crate) fn new(
+        policy: Policy,
+        workers: &[Option<Box<Worker>>],
+        standings: &[Standing],
+        slots: &Slots,
+    ) -> Self {
         let mut bits = vec![0; workers.len().div_ceil(64)];
         let mut live = Vec::new();
         for (id, worker) in workers.iter().enumerate() {
@@ -30,13 +39,29 @@ impl Fleet {
                 bits[id / 64] |= 1 << (id % 64);
             }
         }
-        Self { policy, known: workers.iter().flatten().count(), live, bits, owners: slots.owner.clone() }
+        let known = workers.iter().flatten().count();
+        let all_own = standings.iter().all(|standing| standing.known == Known::Own);
+        let caches = standings.iter().map(|standing| (standing.view, standing.known));
+        let caches = if all_own { Vec::new() } else { caches.collect() };
+        Self { policy, known, live, bits, owners: slots.owner.clone(), caches }
     }
 
     /// Whether the worker is live.
     #[inline]
     pub(crate) fn contains(&self, id: WorkerId) -> bool {
         self.bits.get(id.0 as usize / 64).is_some_and(|bits| bits >> (id.0 % 64) & 1 == 1)
+    }
+
+    /// Whether the own views count for all workers.
+    #[inline]
+    pub(crate) fn all_own(&self) -> bool {
+        self.caches.is_empty()
+    }
+
+    /// A worker's own view, and what is known of its cache, unless the own views count for all.
+    #[inline]
+    pub(crate) fn known(&self, id: WorkerId) -> (ViewId, Known) {
+        self.caches.get(id.0 as usize).copied().unwrap_or((ViewId::NONE, Known::Own))
     }
 
     /// [`jump::pick`] among its slots.

@@ -13,7 +13,7 @@
 use std::num::NonZeroU64;
 
 use crate::error::Error;
-use crate::index::Segment;
+use crate::hits::Part;
 use crate::worker::WorkerId;
 
 /// How workers are chosen.
@@ -121,7 +121,6 @@ const HEAT_WEIGHT: f64 = 2.0;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) worker: WorkerId,
-    pub(crate) depth_blocks: u32,
     pub(crate) hit_tokens: u32,
     pub(crate) queued_tokens: u64,
     pub(crate) in_flight: u32,
@@ -135,9 +134,8 @@ pub(crate) struct Candidate {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Situation<'a> {
     pub(crate) prompt_tokens: u32,
-    pub(crate) tokens_per_block: f64,
     /// Parts of the prompt that somebody holds, from its start.
-    pub(crate) segments: &'a [Segment],
+    pub(crate) parts: &'a [Part],
     /// Workers that may take the request, and their requests in flight.
     pub(crate) live: usize,
     pub(crate) in_flight: u64,
@@ -169,7 +167,7 @@ pub(crate) enum Verdict {
     Tie(usize),
 }
 
-/// Scores all candidates (at least one) into `scores` and picks one. Cost: O(candidates * segments).
+/// Scores all candidates (at least one) into `scores` and picks one. Cost: O(candidates * parts).
 pub(crate) fn kv_aware(
     candidates: &[Candidate],
     situation: &Situation<'_>,
@@ -179,16 +177,15 @@ pub(crate) fn kv_aware(
         REPLICATION_BASE + REPLICATION_PER_IN_FLIGHT * situation.in_flight as f64 / situation.live as f64;
     let mean = (situation.in_flight as f64 + 1.0) / situation.live as f64;
     let bound = OVER_FLOOR.max(OVER_SHARE * mean + 1.0);
-    let deepest = candidates.iter().map(|candidate| candidate.depth_blocks).max().unwrap_or(0);
-    let deepest_tokens = candidates.iter().map(|candidate| candidate.hit_tokens).max().unwrap_or(0);
-    let price = |depth| price_tokens(situation.segments, depth, load) * situation.tokens_per_block;
+    let deepest = candidates.iter().map(|candidate| candidate.hit_tokens).max().unwrap_or(0);
+    let price = |tokens| price_tokens(situation.parts, tokens, load);
     let full_price = price(deepest);
 
     scores.clear();
     scores.extend(candidates.iter().map(|candidate| {
         let uncached = situation.prompt_tokens.saturating_sub(candidate.hit_tokens).max(1);
         let replication =
-            if candidate.depth_blocks == deepest { 0.0 } else { full_price - price(candidate.depth_blocks) };
+            if candidate.hit_tokens == deepest { 0.0 } else { full_price - price(candidate.hit_tokens) };
         let work = candidate.queued_tokens as f64
             + f64::from(uncached)
             + replication
@@ -201,7 +198,7 @@ pub(crate) fn kv_aware(
         let over_mean = OVER_TOKENS * (f64::from(candidate.in_flight) + 1.0 - bound).max(0.0);
         let home_bonus = match situation.home {
             Some((home, beta)) if home == candidate.worker => {
-                beta * (1.0 + load) * f64::from(situation.prompt_tokens.saturating_sub(deepest_tokens))
+                beta * (1.0 + load) * f64::from(situation.prompt_tokens.saturating_sub(deepest))
             }
             _ => 0.0,
         };
@@ -210,13 +207,13 @@ pub(crate) fn kv_aware(
     }));
 
     let lowest = scores.iter().map(|score| score.cost).fold(f64::INFINITY, f64::min);
-    let new_tokens = f64::from(situation.prompt_tokens.saturating_sub(deepest_tokens));
-    let rare = uses_at(situation.segments, deepest) <= OWN_USES;
+    let new_tokens = f64::from(situation.prompt_tokens.saturating_sub(deepest));
+    let rare = uses_at(situation.parts, deepest) <= OWN_USES;
     if deepest > 0
         && situation.deepest_holders == 1
         && rare
         && new_tokens < OWN_NEW_SHARE * f64::from(situation.prompt_tokens)
-        && let Some(own) = candidates.iter().position(|candidate| candidate.depth_blocks == deepest)
+        && let Some(own) = candidates.iter().position(|candidate| candidate.hit_tokens == deepest)
         && f64::from(candidates[own].in_flight) + 1.0 <= OVER_FLOOR.max(OWN_SHARE * mean + 1.0)
         && scores[own].cost - lowest <= OWN_GAP_TOKENS
     {
@@ -231,24 +228,24 @@ pub(crate) fn kv_aware(
     }
 }
 
-/// Price of computing the first `depth` blocks anew, in blocks: each at `load`, less where many uses share few copies.
-fn price_tokens(segments: &[Segment], depth: u32, load: f64) -> f64 {
+/// Price of computing the first `tokens` anew: each at `load`, less where many uses share few copies.
+fn price_tokens(parts: &[Part], tokens: u32, load: f64) -> f64 {
     let (mut sum, mut start) = (0.0, 0);
-    for segment in segments {
-        let end = segment.end_block.min(depth);
+    for part in parts {
+        let end = part.end_tokens.min(tokens);
         if end <= start {
             break;
         }
-        let heat = HEAT_WEIGHT * f64::from(segment.uses) / f64::from(segment.copies + 1);
+        let heat = HEAT_WEIGHT * f64::from(part.uses) / f64::from(part.copies + 1);
         sum += f64::from(end - start) * load / (1.0 + heat);
         start = end;
     }
     sum
 }
 
-/// Decayed uses of the block at depth `depth` (the first is at depth 1).
-fn uses_at(segments: &[Segment], depth: u32) -> f32 {
-    segments.iter().find(|segment| segment.end_block >= depth).map_or(0.0, |segment| segment.uses)
+/// Decayed uses of the last of the first `tokens`.
+fn uses_at(parts: &[Part], tokens: u32) -> f32 {
+    parts.iter().find(|part| part.end_tokens >= tokens).map_or(0.0, |part| part.uses)
 }
 
 /// Requests that `prefix_aware` allows on a worker when no threshold is set: 1.5 times the mean, at least 4.
@@ -263,7 +260,6 @@ mod tests {
     fn candidate(worker: u32, depth_blocks: u32, queued_tokens: u64, in_flight: u32) -> Candidate {
         Candidate {
             worker: WorkerId(worker),
-            depth_blocks,
             hit_tokens: depth_blocks * 16,
             queued_tokens,
             in_flight,
@@ -273,27 +269,26 @@ mod tests {
         }
     }
 
-    fn situation<'a>(candidates: &[Candidate], segments: &'a [Segment], prompt_tokens: u32) -> Situation<'a> {
-        let deepest = candidates.iter().map(|candidate| candidate.depth_blocks).max().unwrap_or(0);
+    fn situation<'a>(candidates: &[Candidate], parts: &'a [Part], prompt_tokens: u32) -> Situation<'a> {
+        let deepest = candidates.iter().map(|candidate| candidate.hit_tokens).max().unwrap_or(0);
         Situation {
             prompt_tokens,
-            tokens_per_block: 16.0,
-            segments,
+            parts,
             live: candidates.len(),
             in_flight: candidates.iter().map(|candidate| u64::from(candidate.in_flight)).sum(),
-            deepest_holders: candidates.iter().filter(|candidate| candidate.depth_blocks == deepest).count(),
+            deepest_holders: candidates.iter().filter(|candidate| candidate.hit_tokens == deepest).count(),
             mean_answer_tokens: 150.0,
             home: None,
         }
     }
 
-    fn decide(candidates: &[Candidate], segments: &[Segment], prompt_tokens: u32) -> (Verdict, Vec<Score>) {
+    fn decide(candidates: &[Candidate], parts: &[Part], prompt_tokens: u32) -> (Verdict, Vec<Score>) {
         let mut scores = Vec::new();
-        (kv_aware(candidates, &situation(candidates, segments, prompt_tokens), &mut scores), scores)
+        (kv_aware(candidates, &situation(candidates, parts, prompt_tokens), &mut scores), scores)
     }
 
-    const SHARED: [Segment; 1] = [Segment { end_block: 100, copies: 1, uses: 5.0 }];
-    const OWN: [Segment; 1] = [Segment { end_block: 100, copies: 1, uses: 1.0 }];
+    const SHARED: [Part; 1] = [Part { end_tokens: 1600, copies: 1, uses: 5.0 }];
+    const OWN: [Part; 1] = [Part { end_tokens: 1600, copies: 1, uses: 1.0 }];
 
     #[test]
     fn costs_are_those_of_the_formula() {

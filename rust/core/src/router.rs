@@ -14,12 +14,16 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::choice::{Choice, Rules, SAMPLE_FROM};
 use crate::decision::{CandidateView, Decision, DecisionId, Explanation, Reason};
 use crate::error::Error;
+use crate::events::{CacheEvent, Medium, Spelling};
+use crate::exact::{Applied, ExactIndex, ExactMatches, ExactPrompt, Prepared};
+use crate::hits::Hits;
 use crate::index::{MAX_BUDGET, MIN_BUDGET, Matches, PrefixIndex, ViewId};
 use crate::key::{BlockHasher, MAX_BLOCK_SIZE, Prompt, Root};
 use crate::policy::Policy;
 use crate::shared::{Length, Shared};
 use crate::snapshot;
 use crate::state::{Scratch, State};
+use crate::view::CacheView;
 use crate::worker::{Worker, WorkerId, WorkerSpec, WorkerView};
 
 /// A moment in milliseconds of any clock that does not go back; only differences count.
@@ -35,6 +39,8 @@ pub struct RouterConfig {
     pub block_size: u32,
     /// Bytes that the index may own, 1 MiB to 16 GiB. 256 MiB remember about 10 million blocks.
     pub memory_budget: usize,
+    /// Bytes that what workers' events tell may own, at least 1 MiB. 1 GiB has room for 25 million blocks of workers.
+    pub events_budget: usize,
     /// Seed of the index's hashes: random for each process, so that nobody can aim at a collision.
     pub index_seed: u64,
     /// Seed of homes: equal on all replicas.
@@ -51,6 +57,7 @@ impl Default for RouterConfig {
             policy: Policy::KvAware,
             block_size: 16,
             memory_budget: 256 << 20,
+            events_budget: 1 << 30,
             index_seed: 0,
             placement_seed: 0,
             replicas: 1,
@@ -69,6 +76,9 @@ impl RouterConfig {
         if !(MIN_BUDGET..=MAX_BUDGET).contains(&self.memory_budget) {
             return refuse("memory_budget", self.memory_budget.to_string(), "1 MiB to 16 GiB");
         }
+        if self.events_budget < MIN_BUDGET {
+            return refuse("events_budget", self.events_budget.to_string(), "1 MiB or more");
+        }
         if !(1..=1000).contains(&self.replicas) {
             return refuse("replicas", self.replicas.to_string(), "1 to 1000");
         }
@@ -83,6 +93,8 @@ pub struct RouteRequest<'a> {
     pub prompt: Prompt<'a>,
     /// What parts its cache entries from those of equal prompts.
     pub root: Root,
+    /// The prompt as the workers' events have it; `None` if it is not known, and own views count for all workers.
+    pub exact: Option<ExactPrompt<'a>>,
     /// Workers that serve it (its model, say); `None` means all.
     pub eligible: Option<&'a [WorkerId]>,
     /// Workers that it must not go to: those that failed it.
@@ -103,6 +115,7 @@ impl<'a> RouteRequest<'a> {
         Self {
             prompt,
             root: Root::default(),
+            exact: None,
             eligible: None,
             exclude: &[],
             text_model: 0,
@@ -171,6 +184,10 @@ pub struct Stats {
     pub matched_tokens: u64,
     /// Bytes that the index owns.
     pub index_bytes: usize,
+    /// Bytes that what events told owns, and the distinct blocks of that.
+    pub events_bytes: usize,
+    /// Distinct blocks that events told of.
+    pub events_blocks: usize,
     /// Distinct blocks in the index.
     pub index_blocks: usize,
     /// Runs in the index.
@@ -204,6 +221,7 @@ pub struct Router {
 }
 
 thread_local! {
+    static PREPARED: RefCell<Prepared> = RefCell::default();
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
 
@@ -215,7 +233,8 @@ impl Router {
     pub fn new(config: RouterConfig) -> Result<Self, Error> {
         config.check()?;
         let (index, writer) = PrefixIndex::new(config.memory_budget)?;
-        let shared = Arc::new(Shared::new(index));
+        let exact = ExactIndex::new(config.index_seed, config.events_budget);
+        let shared = Arc::new(Shared::new(index, exact));
         let state = Mutex::new(State::new(&config, Arc::clone(&shared), writer));
         let hasher = BlockHasher::new(config.index_seed);
         let placement = BlockHasher::new(config.placement_seed);
@@ -333,6 +352,82 @@ impl Router {
         self.state.lock().reset_worker(id, &self.config)
     }
 
+    /// Sets from where a worker's cache is known. Own views are kept up in any case, so going back to them costs nothing.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn set_cache_view(&self, id: WorkerId, view: CacheView) -> Result<(), Error> {
+        self.state.lock().set_cache_view(id, view)
+    }
+
+    /// Applies what a worker's engine told of its cache, in its order. They count once its
+    /// [view](Self::set_cache_view) is [`CacheView::Events`] and a request comes with its
+    /// [exact prompt](RouteRequest::exact).
+    ///
+    /// `spelling` turns token ids into the bytes of exact prompts; without one these are token ids. `delay_ms` is how old
+    /// the events are, if that is known: what was decided is believed cached until events had several times as long to
+    /// confirm it.
+    ///
+    /// Cost: about 0.2 us for each stored block, most of it without a lock; readers wait for one event at most.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`]; [`Error::Config`] if more than 32,767 views are in use.
+    pub fn apply_events<'e>(
+        &self,
+        id: WorkerId,
+        events: impl IntoIterator<Item = CacheEvent<'e>>,
+        spelling: Option<&dyn Spelling>,
+        delay_ms: Option<u64>,
+        now: Millis,
+    ) -> Result<Applied, Error> {
+        let mut views = self.state.lock().exact_views(id, Medium::Gpu)?;
+        let mut all = Applied::default();
+        PREPARED.with_borrow_mut(|prepared| {
+            for event in events {
+                let medium = match event {
+                    CacheEvent::Cleared => {
+                        let mut state = self.state.lock();
+                        state.reset_worker(id, &self.config)?;
+                        views = state.exact_views(id, Medium::Gpu)?;
+                        all.cleared = true;
+                        continue;
+                    }
+                    CacheEvent::Stored(stored) => stored.medium,
+                    CacheEvent::Removed { medium, .. } => medium,
+                };
+                if medium != Medium::Gpu && views.far.is_none() {
+                    views = self.state.lock().exact_views(id, medium)?;
+                }
+                let exact = &self.shared.exact;
+                let near =
+                    (medium == Medium::Gpu).then(|| exact.apply(views.near, &event, spelling, prepared));
+                let far = views.far.map(|far| exact.apply(far, &event, spelling, prepared));
+                all += near.or(far).unwrap_or_default();
+            }
+            Ok::<(), Error>(())
+        })?;
+        self.state.lock().told(id, delay_ms, now);
+        Ok(all)
+    }
+
+    /// Whether any worker's events were applied. Cost: O(1), no lock.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        self.shared.exact.is_used()
+    }
+
+    /// Forgets what a worker's events told, before they are told anew. Its own view stays. Cost: O(workers).
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn forget_events(&self, id: WorkerId) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        state.worker_mut(id)?;
+        state.forget_events(id);
+        state.show_cache(id);
+        Ok(())
+    }
+
     /// Sets the size of a worker's KV cache in tokens, as its engine reports it.
     ///
     /// # Errors
@@ -363,7 +458,8 @@ impl Router {
                 capacity_tokens: worker.spec.capacity_tokens,
                 in_flight: standing.in_flight,
                 queued_tokens: standing.queued_tokens,
-                cached_blocks: state.index.view_blocks(standing.view),
+                cached_blocks: state.cached_blocks(standing),
+                cache_view: worker.cache.view,
                 slowness: standing.slowness,
                 decisions: worker.counters.decisions,
                 prompt_tokens: worker.counters.prompt_tokens,
@@ -402,47 +498,63 @@ impl Router {
             sample_from: self.sample_from,
         };
         SCRATCH.with_borrow_mut(|scratch| {
-            let Scratch { hashes, matches, plan, .. } = scratch;
+            if self.shared.must_settle(now) {
+                self.state.lock().settle_all(now);
+            }
+            let Scratch { hashes, matches, exact, plan, .. } = scratch;
             request.prompt.blocks(request.root, &self.hasher, self.config.block_size).collect_into(hashes);
             let find = |matches: &mut Matches| self.shared.index.find(&hashes[..], now.0 as u32, matches);
             find(matches);
-            let length = self.shared.length(&request.prompt, request.text_model, &self.config);
+            let length = self.find_exact(request, exact);
             let fleet = self.shared.fleet.load();
-            plan.make(&fleet, rules, request, matches)?;
+            plan.make(&fleet, rules, request, Hits::of(request, &length, matches, exact))?;
             let mut state = self.state.lock();
             let found_is_current = state.index.is_current(matches, hashes);
             if !found_is_current {
                 find(matches);
             }
             if !found_is_current || !Arc::ptr_eq(&fleet, &state.fleet) {
-                plan.make(&state.fleet, rules, request, matches)?;
+                plan.make(&state.fleet, rules, request, Hits::of(request, &length, matches, exact))?;
             }
             let choice = state.choose(request, &self.config, &length, scratch);
             Ok(finish(&mut state, &length, choice, scratch))
         })
     }
 
-    /// Tells who holds how much of a prompt. Books nothing, chooses nobody.
+    /// Looks up what events say of the prompt, if it is known as they have it; then its lengths.
+    fn find_exact(&self, request: &RouteRequest<'_>, found: &mut ExactMatches) -> Length {
+        let exact = request.exact.as_ref().filter(|_| self.shared.exact.is_used());
+        match exact {
+            Some(exact) => self.shared.exact.find(exact, found),
+            None => found.clear(),
+        }
+        let exact = exact.map(|exact| (exact, &*found));
+        self.shared.length(&request.prompt, request.text_model, exact, &self.config)
+    }
+
+    /// Tells who holds how much of a request's prompt. Books nothing, chooses nobody: who may take it does not matter.
     ///
     /// Cost: one hash per matched block, two to three cache misses per run, O(holders).
     ///
     /// # Errors
     /// [`Error::TokenId`].
-    pub fn peek(&self, prompt: &Prompt<'_>, root: Root) -> Result<Match, Error> {
-        prompt.check()?;
-        SCRATCH.with_borrow_mut(|Scratch { matches, .. }| {
-            self.shared.index.find(prompt.blocks(root, &self.hasher, self.config.block_size), 0, matches);
-            let length = self.shared.length(prompt, 0, &self.config);
-            let holders =
-                matches.holders().filter_map(|(view, depth)| Some((self.shared.owner(view)?, depth)));
+    pub fn peek(&self, request: &RouteRequest<'_>) -> Result<Match, Error> {
+        request.prompt.check()?;
+        SCRATCH.with_borrow_mut(|Scratch { matches, exact, .. }| {
+            let blocks = request.prompt.blocks(request.root, &self.hasher, self.config.block_size);
+            self.shared.index.find(blocks, 0, matches);
+            let length = self.find_exact(request, exact);
             let mut workers = Vec::with_capacity(matches.holder_count());
-            workers.extend(holders.map(|(worker, depth)| (worker, length.of_blocks(depth))));
+            let hits = Hits::of(request, &length, matches, exact);
+            hits.each(&self.shared.fleet.load(), &self.shared, |worker, tokens| {
+                workers.push((worker, tokens))
+            });
             let matched_tokens = workers.iter().map(|&(_, tokens)| tokens).max().unwrap_or(0);
             Ok(Match { prompt_tokens: length.tokens, prompt_blocks: length.blocks, matched_tokens, workers })
         })
     }
 
-    /// Tells who holds most of each prompt, in their order; `None` where nobody holds a block. As many calls of
+    /// Tells who holds most of each prompt by the own views, in their order; `None` where nobody holds a block. As many calls of
     /// [`peek`](Self::peek), of which each may see what was routed meanwhile.
     ///
     /// Cost: that of `peek`, but the cache misses of several prompts overlap.
@@ -462,7 +574,7 @@ impl Router {
                     }
                 }
                 all[number] = best.map(|(depth, Reverse(worker))| {
-                    let length = self.shared.length(&prompts[number], 0, &self.config);
+                    let length = self.shared.length(&prompts[number], 0, None, &self.config);
                     Best { worker, matched_tokens: length.of_blocks(depth) }
                 });
             });
@@ -477,7 +589,7 @@ impl Router {
     pub fn explain(&self, request: &RouteRequest<'_>, now: Millis) -> Result<Explanation, Error> {
         self.decide(request, now, |state, length, choice, scratch| {
             if scratch.candidates.is_empty() {
-                state.list_candidates(length, scratch);
+                state.list_candidates(request, length, scratch);
             }
             let mut candidates: Vec<CandidateView> = (scratch.candidates.iter().zip(&scratch.scores))
                 .map(|(candidate, score)| CandidateView {
@@ -511,15 +623,18 @@ impl Router {
     }
 
     /// Tells that the request ended, in whatever way, and what its answer said. `true` the first time, else a no-op.
-    pub fn complete(&self, id: DecisionId, usage: Option<Usage>, _now: Millis) -> bool {
-        self.state.lock().complete(id, usage)
+    pub fn complete(&self, id: DecisionId, usage: Option<Usage>, now: Millis) -> bool {
+        self.state.lock().complete(id, usage, now)
     }
 
     /// Counters and sizes. Cost: O(1).
     #[must_use]
     pub fn stats(&self) -> Stats {
+        let (events_bytes, events_blocks) = self.shared.exact.size();
         let state = self.state.lock();
         Stats {
+            events_bytes,
+            events_blocks,
             decisions: state.decisions,
             in_flight: state.bookings.len(),
             workers: state.by_name.len(),

@@ -10,13 +10,16 @@ use crate::book::{Booking, Bookings};
 use crate::choice::{Choice, Plan};
 use crate::decision::{Decision, DecisionId, Reason};
 use crate::error::Error;
+use crate::exact::ExactMatches;
 use crate::fleet::Fleet;
+use crate::hits::Hits;
 use crate::index::{BatchMatches, Matches, ViewId, Writer};
 use crate::jump::Slots;
 use crate::key::BlockHash;
 use crate::policy::{Candidate, Policy, Score};
 use crate::router::{Millis, RouteRequest, RouterConfig, Usage};
 use crate::shared::{Length, Shared, TextLength};
+use crate::view::Known;
 use crate::worker::{FleetSpeed, Standing, Worker, WorkerId, WorkerSpec};
 
 /// Weight of a new answer in the mean answer length, and its start. Source: policy study, section 2.
@@ -28,6 +31,7 @@ const ANSWER_START_TOKENS: f64 = 150.0;
 pub(crate) struct Scratch {
     pub(crate) hashes: Vec<BlockHash>,
     pub(crate) matches: Matches,
+    pub(crate) exact: ExactMatches,
     pub(crate) batch: BatchMatches,
     pub(crate) plan: Plan,
     pub(crate) candidates: Vec<Candidate>,
@@ -114,6 +118,10 @@ impl State {
         &self.standings[id.0 as usize]
     }
 
+    pub(crate) fn standing_mut(&mut self, id: WorkerId) -> &mut Standing {
+        &mut self.standings[id.0 as usize]
+    }
+
     pub(crate) fn add_worker(&mut self, spec: WorkerSpec, config: &RouterConfig) -> Result<WorkerId, Error> {
         if self.by_name.contains_key(&spec.name) {
             return Err(Error::DuplicateWorker { name: spec.name });
@@ -143,6 +151,7 @@ impl State {
         self.incarnations += 1;
         let standing = Standing {
             view,
+            known: Known::Own,
             in_flight: 0,
             queued_tokens: 0,
             answer_tokens: 0,
@@ -167,6 +176,8 @@ impl State {
     }
 
     pub(crate) fn remove_worker(&mut self, id: WorkerId) -> Result<(), Error> {
+        self.worker_mut(id)?;
+        self.forget_events(id);
         let worker =
             self.workers.get_mut(id.0 as usize).and_then(Option::take).ok_or(Error::UnknownWorker { id })?;
         self.by_name.remove(&worker.spec.name);
@@ -186,8 +197,9 @@ impl State {
         standing.pinned_blocks = 0;
         self.shared.set_owner(old, None);
         self.index.remove_view(old);
+        self.forget_events(id);
         // Plans that count on the old view are made anew.
-        self.show_fleet();
+        self.show_cache(id);
         Ok(())
     }
 
@@ -222,7 +234,7 @@ impl State {
 
     /// Makes known who may take requests, after a change of that.
     pub(crate) fn show_fleet(&mut self) {
-        self.fleet = Arc::new(Fleet::new(self.policy, &self.workers, &self.slots));
+        self.fleet = Arc::new(Fleet::new(self.policy, &self.workers, &self.standings, &self.slots));
         self.live_in_flight = self.fleet.live.iter().map(|&id| u64::from(self.standing(id).in_flight)).sum();
         self.shared.fleet.store(Arc::clone(&self.fleet));
     }
@@ -243,9 +255,9 @@ impl State {
         scratch: &Scratch,
         now: Millis,
     ) -> Decision {
-        let view = self.standing(choice.worker).view;
-        let matched_blocks = scratch.matches.depth(view);
-        let matched_tokens = length.of_blocks(matched_blocks);
+        let Standing { view, known, .. } = *self.standing(choice.worker);
+        let hits = Hits::of(request, length, &scratch.matches, &scratch.exact);
+        let matched_tokens = hits.tokens(view, known);
         let pin = self.index.insert_pinned(view, &scratch.hashes, &scratch.matches, now.0 as u32);
         let queued = u64::from(length.tokens.saturating_sub(matched_tokens).max(1));
         let tail = length.tokens.saturating_sub(length.of_blocks(length.blocks));
@@ -255,7 +267,7 @@ impl State {
         standing.in_flight += 1;
         standing.queued_tokens += queued;
         standing.answer_tokens += answer_tokens;
-        standing.pinned_blocks += pin.map_or(0, |(_, newly)| newly);
+        standing.pinned_blocks += pin.map_or(0, |(_, newly)| newly as u32);
         let id = self.bookings.open(Booking {
             worker: choice.worker,
             incarnation: standing.incarnation,
@@ -264,12 +276,14 @@ impl State {
             answer_tokens,
             queue_at_start: standing.queued_tokens,
             sent: now,
+            tick: self.index.tick(),
             text: TextLength::of(request),
         });
         let worker = self.workers[choice.worker.0 as usize].as_mut().expect("chosen from the live workers");
         worker.counters.decisions += 1;
         worker.counters.prompt_tokens += u64::from(length.tokens);
         worker.counters.matched_tokens += u64::from(matched_tokens);
+        worker.cache.sent(self.index.tick());
         self.live_in_flight += 1;
         self.turn = self.turn.wrapping_add(1);
         self.decisions[choice.reason as usize] += 1;
@@ -280,9 +294,10 @@ impl State {
             worker: choice.worker,
             reason: choice.reason,
             preferred: choice.preferred,
-            matched_blocks,
+            matched_blocks: length.blocks_of(matched_tokens),
             prompt_blocks: length.blocks,
             matched_tokens,
+            told_tokens: hits.told(known),
             prompt_tokens: length.tokens,
         }
     }
@@ -307,21 +322,25 @@ impl State {
                 self.standings[at].slowness = self.slowness(worker);
             }
         }
+        if let Some(now) = now {
+            self.answered(&booking, now);
+        }
         true
     }
 
-    pub(crate) fn complete(&mut self, id: DecisionId, usage: Option<Usage>) -> bool {
+    pub(crate) fn complete(&mut self, id: DecisionId, usage: Option<Usage>, now: Millis) -> bool {
         self.first_token(id, None);
         let Some(booking) = self.bookings.close(id) else {
             return false;
         };
         let freed = booking.pin.map_or(0, |pin| self.index.unpin(pin));
+        self.answered(&booking, now);
         let at = booking.worker.0 as usize;
         let standing = &mut self.standings[at];
         if standing.incarnation == booking.incarnation {
             standing.in_flight -= 1;
             standing.answer_tokens -= booking.answer_tokens;
-            standing.pinned_blocks -= freed;
+            standing.pinned_blocks -= freed as u32;
             if self.fleet.contains(booking.worker) {
                 self.live_in_flight -= 1;
             }

@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 
 use crate::error::Error;
 use crate::index::ViewId;
+use crate::view::{Cache, CacheView, Known};
 
 /// Names a worker of one router. Ids are small and never given to a worker of another name; a worker that returns while
 /// its slots are free has its id again.
@@ -72,8 +73,10 @@ pub struct WorkerView {
     pub in_flight: u32,
     /// Prefill tokens sent that have produced no first byte yet.
     pub queued_tokens: u64,
-    /// Blocks that it is believed to hold.
+    /// Blocks that it is believed to hold, by the view that counts.
     pub cached_blocks: u64,
+    /// From where its cache is known.
+    pub cache_view: CacheView,
     /// Slowness in use, 1 = like the fleet.
     pub slowness: f64,
     /// Requests sent so far.
@@ -96,12 +99,20 @@ pub(crate) struct Worker {
     pub(crate) draining: bool,
     pub(crate) speed: Speed,
     pub(crate) counters: Counters,
+    pub(crate) cache: Cache,
 }
 
 impl Worker {
     /// A worker that may take requests and has had none.
     pub(crate) fn new(spec: WorkerSpec) -> Self {
-        Self { spec, healthy: true, draining: false, speed: Speed::default(), counters: Counters::default() }
+        Self {
+            spec,
+            healthy: true,
+            draining: false,
+            speed: Speed::default(),
+            counters: Counters::default(),
+            cache: Cache::default(),
+        }
     }
 
     /// Whether it may take requests.
@@ -117,12 +128,13 @@ impl Worker {
 #[repr(align(64))]
 pub(crate) struct Standing {
     pub(crate) view: ViewId,
+    pub(crate) known: Known,
     pub(crate) in_flight: u32,
     pub(crate) queued_tokens: u64,
     /// KV tokens beside the pinned blocks: expected answers and the part of a prompt that is no whole block.
     pub(crate) answer_tokens: u64,
     /// Blocks of its view that bookings pin, a block that several of them share counted once.
-    pub(crate) pinned_blocks: u64,
+    pub(crate) pinned_blocks: u32,
     /// `None` if unknown.
     pub(crate) capacity_tokens: Option<NonZeroU64>,
     pub(crate) slowness: f64,
@@ -135,6 +147,7 @@ impl Standing {
     pub(crate) fn left() -> Self {
         Self {
             view: ViewId::NONE,
+            known: Known::Own,
             in_flight: 0,
             queued_tokens: 0,
             answer_tokens: 0,

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use trunkline_core::index::{BatchMatches, MIN_BUDGET, Matches, PrefixIndex, ViewId};
 use trunkline_core::{
-    BlockHash, Decision, Millis, Prompt, Reason, Root, RouteRequest, Router, RouterConfig, WorkerId,
-    WorkerSpec,
+    BlockHash, Decision, Millis, Prompt, Reason, RouteRequest, Router, RouterConfig, WorkerId, WorkerSpec,
 };
 
 const VIEWS: u64 = 4;
@@ -149,7 +148,7 @@ fn act(router: &Router, thread: u32, step: u32, open: &mut Vec<Decision>) {
                 .collect();
             let request = RouteRequest { eligible: Some(&mine), ..RouteRequest::new(Prompt::Tokens(&ids)) };
             open.push(router.route(&request, now).expect("mine are live"));
-            let held = router.peek(&Prompt::Tokens(&ids), Root::default()).expect("good tokens");
+            let held = router.peek(&RouteRequest::new(Prompt::Tokens(&ids))).expect("good tokens");
             assert!(held.workers.iter().all(|(worker, _)| mine.contains(worker)), "{held:?}");
         }
     }

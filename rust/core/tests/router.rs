@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use proptest::prelude::*;
 use trunkline_core::{
-    Best, Decision, Error, Millis, Policy, Prompt, Reason, Root, RouteRequest, Router, RouterConfig, Usage,
+    Best, Decision, Error, Millis, Policy, Prompt, Reason, RouteRequest, Router, RouterConfig, Usage,
     WorkerId, WorkerSpec,
 };
 
@@ -224,7 +224,7 @@ fn a_restarted_worker_is_cold_but_still_loaded() {
     let router = router(1);
     let decision = route(&router, &tokens(1, 320, 0, 0), 0);
     router.reset_worker(decision.worker).expect("known");
-    let peek = router.peek(&Prompt::Tokens(&tokens(1, 320, 0, 0)), Default::default()).expect("good tokens");
+    let peek = router.peek(&RouteRequest::new(Prompt::Tokens(&tokens(1, 320, 0, 0)))).expect("good tokens");
     assert_eq!((peek.matched_tokens, peek.workers.len()), (0, 0));
     assert_eq!(in_flight(&router), [1]);
     router.complete(decision.id, None, Millis(1));
@@ -244,7 +244,7 @@ fn a_small_cache_is_modelled_at_its_size() {
     let matched: Vec<u32> = (7..10)
         .map(|group| {
             router
-                .peek(&Prompt::Tokens(&tokens(group, 480, 0, 0)), Default::default())
+                .peek(&RouteRequest::new(Prompt::Tokens(&tokens(group, 480, 0, 0))))
                 .expect("good")
                 .matched_tokens
         })
@@ -334,7 +334,7 @@ fn another_policy_keeps_what_is_known() {
     assert_eq!(
         (
             send().reason,
-            router.peek(&Prompt::Tokens(&prompt), Root::default()).expect("tokens").workers.len()
+            router.peek(&RouteRequest::new(Prompt::Tokens(&prompt))).expect("tokens").workers.len()
         ),
         (Reason::Prefix, 3)
     );
@@ -512,7 +512,7 @@ fn a_batch_of_matches_equals_peeks() {
     assert!(batch.iter().flatten().count() >= 50);
     assert_eq!(batch.len(), prompts.len());
     for (prompt, best) in prompts.iter().zip(batch) {
-        let peek = router.peek(prompt, Default::default()).expect("good tokens");
+        let peek = router.peek(&RouteRequest::new(*prompt)).expect("good tokens");
         let workers = peek.workers.iter().filter(|(_, tokens)| *tokens == peek.matched_tokens);
         let expected = workers.map(|&(worker, matched_tokens)| Best { worker, matched_tokens });
         assert_eq!(best, expected.min_by_key(|best| best.worker));
@@ -533,7 +533,7 @@ fn concurrent_callers_leave_nothing_behind() {
                 for step in 0..2000u32 {
                     let prompt = tokens(step % 13, 256, thread << 16 | step, 64);
                     open.push(route(router, &prompt, u64::from(step)).id);
-                    router.peek(&Prompt::Tokens(&prompt), Default::default()).expect("good tokens");
+                    router.peek(&RouteRequest::new(Prompt::Tokens(&prompt))).expect("good tokens");
                     if step % 3 == 0 {
                         router.first_token(open[open.len() / 2], Millis(u64::from(step)));
                     }

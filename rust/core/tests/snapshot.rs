@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use trunkline_core::snapshot::VERSION;
 use trunkline_core::{
-    Error, Millis, Policy, Prompt, Root, RouteRequest, Router, RouterConfig, SnapshotFault, Usage, WorkerId,
+    Error, Millis, Policy, Prompt, RouteRequest, Router, RouterConfig, SnapshotFault, Usage, WorkerId,
     WorkerSpec,
 };
 
@@ -110,7 +110,7 @@ fn nothing_is_in_flight_after_a_restore() {
     let restored = Router::restore(&router.snapshot(Millis(0)), Millis(0)).expect("just saved");
     assert_eq!((router.stats().in_flight, restored.stats().in_flight), (1, 0));
     assert!(restored.workers().iter().all(|worker| (worker.in_flight, worker.queued_tokens) == (0, 0)));
-    let held = restored.peek(&Prompt::Tokens(&prompt), Root::default()).expect("good tokens");
+    let held = restored.peek(&RouteRequest::new(Prompt::Tokens(&prompt))).expect("good tokens");
     assert_eq!((held.workers, held.matched_tokens), (vec![(decision.worker, 4096)], 4096));
     assert!(!restored.complete(decision.id, None, Millis(1)), "a decision of another router is a no-op");
 }
@@ -156,10 +156,10 @@ fn counts_that_promise_too_much_are_refused() {
     let body = &saved[HEADER_BYTES..];
     // The count of workers follows the settings.
     let mut grown = body.to_vec();
-    grown[42..46].copy_from_slice(&u32::MAX.to_le_bytes());
+    grown[50..54].copy_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(
         fault(&sealed(&saved, &grown)),
-        SnapshotFault::Content { offset: 46, what: "a count exceeds what follows" }
+        SnapshotFault::Content { offset: 54, what: "a count exceeds what follows" }
     );
     let mut small = body.to_vec();
     small[13..21].copy_from_slice(&7u64.to_le_bytes());

@@ -149,6 +149,7 @@ mod tests {
 
     use super::*;
     use crate::config::GatewayConfig;
+    use crate::exact::Exact;
     use crate::pulse::Kind;
     use crate::sagemaker::Layout;
 
@@ -156,7 +157,7 @@ mod tests {
         let mut config = GatewayConfig::default();
         change(&mut config);
         let router = Arc::new(Router::new(RouterConfig::default()).unwrap());
-        let fleet = Fleet::new(router, 1, Arc::default(), Layout::default(), &config);
+        let fleet = Fleet::new(router, 1, Arc::default(), Layout::default(), Exact::default(), &config);
         for url in ["http://a:1", "http://b:1", "http://c:1", "http://d:1"] {
             fleet.add(url, None).unwrap();
         }

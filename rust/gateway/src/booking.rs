@@ -18,6 +18,8 @@ pub(crate) struct Booking {
     decision: Decision,
     /// Whose tokens these are.
     key: Option<Arc<Key>>,
+    /// Whose rendering its answer tells about.
+    watched: Option<usize>,
     open: bool,
     waits_for_first_token: bool,
     /// Its worker serves it: when it ends, there is room for another one.
@@ -41,8 +43,18 @@ impl Booking {
         worker: Arc<Worker>,
         decision: Decision,
         key: Option<Arc<Key>>,
+        watched: Option<usize>,
     ) -> Self {
-        Self { shared, worker, decision, key, open: true, waits_for_first_token: true, is_served: false }
+        Self {
+            shared,
+            worker,
+            decision,
+            key,
+            watched,
+            open: true,
+            waits_for_first_token: true,
+            is_served: false,
+        }
     }
 
     /// Prompt tokens that the worker is believed to have to compute.
@@ -72,6 +84,13 @@ impl Booking {
         if std::mem::take(&mut self.open) {
             let fleet = &self.shared.fleet;
             fleet.router.complete(self.decision.id, usage, self.shared.now());
+            if let (Some(text), Some(told), Some(cached)) =
+                (self.watched, self.decision.told_tokens, usage.and_then(|usage| usage.cached_tokens))
+                && fleet.exact.text(text).watch.note(told, cached, self.shared.now())
+            {
+                // The events may be wrong as well as the text.
+                self.worker.following.resync();
+            }
             self.worker.in_flight.fetch_sub(1, Ordering::SeqCst);
             // What was tried in vain is not paid for.
             if let Some(key) = self.key.take()

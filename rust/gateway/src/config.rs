@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use trunkline_text::ContentFormat;
+
 use crate::endpoint::Endpoint;
 use crate::listen::Listen;
 use crate::sagemaker::EndpointConfig;
@@ -46,6 +48,53 @@ pub enum WorkerProtocol {
     /// HTTP/2: many requests on one connection. Plain workers must know it (prior knowledge); `https://` workers may
     /// decline it.
     H2,
+}
+
+/// Whether workers' KV events are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EventsMode {
+    /// Never.
+    Off,
+    /// Where there is a tokenizer: most prompts are text, and match events through it only.
+    #[default]
+    Auto,
+    /// Also without one: then prompts of token ids are matched, and no others.
+    On,
+}
+
+/// How a model's prompts become the text that its tokenizer gets: as its workers were started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextConfig {
+    /// The model that it is for, as requests name it; `None` for all that have none of their own.
+    pub model: Option<String>,
+    /// Where `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja` are.
+    pub directory: PathBuf,
+    /// The workers' time zone, for templates that tell the date; an IANA name. Default UTC.
+    pub time_zone: String,
+    /// A template instead of the model's own.
+    pub chat_template: Option<PathBuf>,
+    /// How the template takes a message's content; `None` reads it off the template.
+    pub content_format: Option<ContentFormat>,
+    /// Variables for the template, a JSON object.
+    pub template_kwargs: Option<String>,
+    /// Whether `tool_choice: none` takes the tools away.
+    pub excludes_unused_tools: bool,
+}
+
+impl TextConfig {
+    /// The text of all models, as their directory has it.
+    #[must_use]
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            model: None,
+            directory: directory.into(),
+            time_zone: "UTC".into(),
+            chat_template: None,
+            content_format: None,
+            template_kwargs: None,
+            excludes_unused_tools: false,
+        }
+    }
 }
 
 /// Largest cap of a worker's requests in flight, and largest queue: nobody needs more.
@@ -120,6 +169,13 @@ pub struct GatewayConfig {
     pub client_idle_timeout: Duration,
     /// Most requests at a time on one HTTP/2 connection of a client, 1 to 10,000. Default 128, as nginx has it.
     pub max_streams: u32,
+    /// Whether workers' KV events are followed. Default: where there is a tokenizer.
+    pub events: EventsMode,
+    /// The models whose prompts are matched with events. Default: none.
+    pub tokenizers: Vec<TextConfig>,
+    /// One in so many prompts is compared with the engine's own, which costs it a token; 0 for none. Default 0: answers tell
+    /// whether prompts are right in the long run; this tells where one is wrong.
+    pub check_every: u32,
     /// Files that may change while the gateway serves.
     pub files: Files,
 }
@@ -151,6 +207,9 @@ impl Default for GatewayConfig {
             header_timeout: Duration::from_secs(10),
             client_idle_timeout: Duration::from_secs(75),
             max_streams: 128,
+            events: EventsMode::default(),
+            tokenizers: Vec::new(),
+            check_every: 0,
             files: Files::default(),
         }
     }

@@ -71,6 +71,23 @@ impl Endpoint {
         })
     }
 
+    /// The same for one data-parallel rank of the engine there, a worker of its own: `URL#rank=N`.
+    pub(crate) fn of_rank(mut self, rank: Option<u32>) -> Self {
+        if let Some(rank) = rank {
+            self.url = format!("{}#rank={rank}", self.url);
+            self.url_header = HeaderValue::try_from(&self.url).expect("a URL and a number are visible ASCII");
+        }
+        self
+    }
+
+    /// The host that it is on, for what else it tells to listen there: an address, a name, or this machine.
+    pub(crate) fn host(&self) -> &str {
+        match &self.place {
+            Place::Address(_) | Place::Name(..) => self.authority.host(),
+            Place::Unix(_) => "localhost",
+        }
+    }
+
     fn parse_network(url: &str, outbound: &Arc<Outbound>) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
         let authority = uri.authority()?;

@@ -31,6 +31,14 @@ pub enum Error {
         /// What is wrong with it.
         source: FileFault,
     },
+    /// A tokenizer cannot be read, or its text is not known to be exact.
+    #[error("tokenizer {}: {reason}", path.display())]
+    Tokenizer {
+        /// Its directory, or its chat template.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// The address cannot be listened on: in use, not ours, or not permitted.
     #[error("cannot listen on {address}")]
     Listen {

@@ -18,8 +18,9 @@ use trunkline_core::{Millis, Router, WorkerId, WorkerSpec};
 use crate::config::{GatewayConfig, MAX_CAP, Rules};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::exact::Exact;
 use crate::outbound::Outbound;
-use crate::profile::{self, Profile, Recognised};
+use crate::profile::{self, Profile};
 use crate::pulse::Expectation;
 use crate::queue::Queue;
 use crate::sagemaker::Layout;
@@ -47,6 +48,7 @@ pub(crate) struct Fleet {
     started: Instant,
     pub(crate) rules: Rules,
     pub(crate) queue: Queue,
+    pub(crate) exact: Exact,
     pub(crate) expectation: Expectation,
     /// Workers that were silent for longer than normal when somebody looked last, and when that was.
     pub(crate) doubted: AtomicUsize,
@@ -68,9 +70,11 @@ impl Fleet {
         threads: usize,
         outbound: Arc<Outbound>,
         layout: Layout,
+        exact: Exact,
         config: &GatewayConfig,
     ) -> Self {
         Self {
+            exact,
             router,
             snapshot: ArcSwap::new(Arc::new(Snapshot::new(Vec::new(), &layout))),
             layout,
@@ -133,7 +137,8 @@ impl Fleet {
     /// over. `cap` bounds its requests in flight (0: not at all); `None` takes what the settings say of it.
     pub(crate) fn add(&self, url: &str, cap: Option<u32>) -> Result<Arc<Worker>, Error> {
         let (url, told) = profile::of_url(url)?;
-        let endpoint = Endpoint::parse(url, &self.outbound)?;
+        let endpoint = Endpoint::parse(url, &self.outbound)?.of_rank(told.rank);
+        let source = told.source(&endpoint)?;
         if endpoint.tls_name.is_some() {
             // What is wrong with the certificates is said now rather than by the first request.
             self.outbound.tls()?;
@@ -155,7 +160,7 @@ impl Fleet {
             }
             None => self.router.add_worker(WorkerSpec::new(&endpoint.url))?,
         };
-        let worker = Arc::new(Worker::new(id, endpoint, cap, Recognised::told(told), self.threads));
+        let worker = Arc::new(Worker::new(id, endpoint, cap, &told, source, self.threads));
         let mut workers = self.snapshot().workers.clone();
         workers.push(Arc::clone(&worker));
         workers.sort_by_key(|worker| worker.id);
@@ -173,6 +178,7 @@ impl Fleet {
         let workers = self.snapshot().workers.iter().filter(|other| other.id != worker.id).cloned().collect();
         self.snapshot.store(Arc::new(Snapshot::new(workers, &self.layout)));
         worker.pool.clear();
+        worker.following.end();
         Ok(())
     }
 
@@ -188,8 +194,8 @@ impl Fleet {
     /// The worker of this URL, in any spelling of it.
     pub(crate) fn find(&self, url: &str) -> Result<Arc<Worker>, Error> {
         let unknown = || Error::UnknownWorker { url: url.to_owned() };
-        let (url, _) = profile::of_url(url).map_err(|_| unknown())?;
-        let name = Endpoint::parse(url, &self.outbound).map_err(|_| unknown())?.url;
+        let (url, told) = profile::of_url(url).map_err(|_| unknown())?;
+        let name = Endpoint::parse(url, &self.outbound).map_err(|_| unknown())?.of_rank(told.rank).url;
         self.snapshot().named(&name).cloned().ok_or_else(unknown)
     }
 

@@ -66,16 +66,20 @@ fn strip(headers: &mut HeaderMap, stops_here: impl Fn(&HeaderName) -> bool) {
     *headers = kept;
 }
 
-/// The value of [`DECISION`].
+/// The value of [`DECISION`]: `reason;matched/total`, and `;told=N` where events count, with what these alone said.
 pub(crate) fn decision_value(reason: &'static str, decision: &Decision) -> HeaderValue {
     let mut digits = itoa::Buffer::new();
-    let mut text = SmallVec::<[u8; 48]>::new();
+    let mut text = SmallVec::<[u8; 64]>::new();
     text.extend_from_slice(reason.as_bytes());
     text.push(b';');
     text.extend_from_slice(digits.format(decision.matched_tokens).as_bytes());
     text.push(b'/');
     text.extend_from_slice(digits.format(decision.prompt_tokens).as_bytes());
-    HeaderValue::from_bytes(&text).expect("a reason and two numbers are visible ASCII")
+    if let Some(told) = decision.told_tokens {
+        text.extend_from_slice(b";told=");
+        text.extend_from_slice(digits.format(told).as_bytes());
+    }
+    HeaderValue::from_bytes(&text).expect("a reason and numbers are visible ASCII")
 }
 
 #[cfg(test)]

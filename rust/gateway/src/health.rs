@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::exact::follow;
 use crate::fleet::{Fleet, Worker};
 use crate::probe::{self, Failure};
 use crate::profile::{self, Profile};
@@ -162,7 +163,7 @@ pub(crate) fn is_local(error: &io::Error) -> bool {
 pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Duration) {
     let limit = (interval * 3).max(Duration::from_secs(1));
     let mut sick = Sickness::default();
-    let (mut first_time, mut probes_to_list) = (true, 0);
+    let (mut is_known, mut probes_to_list) = (false, 0);
     loop {
         let outcome =
             timeout(limit, probe::is_healthy(&worker.endpoint)).await.unwrap_or(Err(Failure::Timeout));
@@ -174,11 +175,11 @@ pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Dura
                 sick = Sickness::default();
                 worker.health.connected();
                 let is_new =
-                    first_time || !worker.health.is_up() || worker.health.cache_lost.load(Ordering::Relaxed);
+                    !is_known || !worker.health.is_up() || worker.health.cache_lost.load(Ordering::Relaxed);
                 fleet.bring_back(&worker);
                 if is_new || probes_to_list == 0 || worker.health.list_is_old.swap(false, Ordering::Relaxed) {
-                    (first_time, probes_to_list) = (false, PROBES_PER_MODEL_LIST);
-                    get_to_know(&fleet, &worker, limit, is_new).await;
+                    probes_to_list = PROBES_PER_MODEL_LIST;
+                    is_known = get_to_know(&fleet, &worker, limit, is_new).await;
                 }
                 probes_to_list -= 1;
             }
@@ -206,16 +207,21 @@ pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Dura
 }
 
 /// Asks a healthy worker what it serves, and one that has come or come back also which engine it is and how much it caches.
-async fn get_to_know(fleet: &Fleet, worker: &Worker, limit: Duration, is_new: bool) {
+/// `false` if it did not answer that in time: then it is worth another try.
+async fn get_to_know(fleet: &Arc<Fleet>, worker: &Arc<Worker>, limit: Duration, is_new: bool) -> bool {
+    let mut is_known = true;
     let models = timeout(limit, probe::models(&worker.endpoint)).await.ok().and_then(Result::ok);
     if is_new {
-        let metrics = timeout(limit, probe::metrics(&worker.endpoint)).await;
-        let metrics = metrics.ok().and_then(Result::ok).unwrap_or_default();
+        let metrics = timeout(limit, probe::metrics(&worker.endpoint)).await.ok().and_then(Result::ok);
+        is_known = metrics.is_some();
+        let metrics = metrics.unwrap_or_default();
         let entries = models.iter().flatten().map(|model| model.entry.get());
         let owner = profile::owner(entries);
         fleet.set_engine(worker, Profile::recognise(owner.as_deref(), &metrics));
         let capacity = probe::capacity_tokens(&worker.endpoint, worker.engine.get().capacity, &metrics);
-        if let Ok(Ok(Some(tokens))) = timeout(limit, capacity).await {
+        let capacity = timeout(limit, capacity).await;
+        is_known &= matches!(capacity, Ok(Ok(_)));
+        if let Ok(Ok(Some(tokens))) = capacity {
             worker.health.unless_retired(|| {
                 // An error means that the router's worker was removed by somebody else.
                 let _ = fleet.router.set_capacity(worker.id, Some(tokens));
@@ -225,6 +231,10 @@ async fn get_to_know(fleet: &Fleet, worker: &Worker, limit: Duration, is_new: bo
     if let Some(models) = models {
         fleet.set_models(worker, models);
     }
+    if is_new && fleet.exact.wants_events() {
+        is_known &= timeout(limit, follow(fleet, worker)).await.unwrap_or(false);
+    }
+    is_known
 }
 
 /// Failed probes in a row.

@@ -18,6 +18,7 @@
 //! | `prompt`, `json`, `path` | what a body and a path say |
 //! | `sagemaker` | SageMaker's paths, headers, variants and event streams |
 //! | `fleet`, `endpoint` | who the workers are, and a snapshot of what they serve |
+//! | `exact` | workers' KV events, and prompts as these have them |
 //! | `health`, `probe`, `profile`, `backoff`, `pulse`, `avoid` | which of them get requests |
 //! | `queue`, `budget` | when all are busy, and how often a request may be sent again |
 //! | `upstream`, `link`, `outbound` | connections to them, and how those fail |
@@ -57,6 +58,7 @@ mod edge;
 mod edge_metrics;
 mod endpoint;
 mod error;
+mod exact;
 mod fleet;
 mod front;
 #[cfg(fuzzing)]
@@ -90,9 +92,10 @@ mod upstream;
 mod usage;
 mod wire;
 
-pub use config::{Files, GatewayConfig, WorkerProtocol};
+pub use config::{EventsMode, Files, GatewayConfig, TextConfig, WorkerProtocol};
 pub use error::{Error, FileFault};
 pub use listen::Listen;
 pub use reload::Reloaded;
 pub use sagemaker::{EndpointConfig, VariantConfig, VariantWorker};
 pub use server::Gateway;
+pub use trunkline_text::ContentFormat;

@@ -190,6 +190,7 @@ impl Metrics {
             ttft.clone(),
         );
         let own_answers = Arc::new(RequestTable::default());
+        fleet.exact.outcomes.register(&mut registry, Arc::clone(&fleet));
         registry.register_collector(Box::new(PerWorker { fleet, own_answers: Arc::clone(&own_answers) }));
         Self {
             edge: EdgeMetrics::new(&mut registry, edge),
@@ -337,6 +338,7 @@ mod tests {
             1,
             Arc::default(),
             Layout::default(),
+            crate::exact::Exact::default(),
             &crate::config::GatewayConfig::default(),
         ));
         let worker = fleet.add("http://a:1", None).unwrap();

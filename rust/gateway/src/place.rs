@@ -17,6 +17,7 @@ use trunkline_core::{Decision, Millis, Prompt, Reason, RouteRequest, WorkerId};
 use crate::answer::Refusal;
 use crate::avoid::{Avoid, any_left};
 use crate::booking::Booking;
+use crate::exact::Prompted;
 use crate::fleet::{Ids, Snapshot, Worker};
 use crate::headers;
 use crate::keys::Key;
@@ -48,6 +49,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Placing<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) located: Option<Located<'a>>,
+    /// Its prompt as workers' events have it.
+    pub(crate) exact: Option<&'a Prompted>,
     /// A tenant key from a header.
     pub(crate) tenant: Option<&'a [u8]>,
     /// The variant or component that it is for, if it is for one.
@@ -222,7 +225,9 @@ impl Placing<'_> {
                     let annotation = told
                         .then(|| headers::decision_value(reason.map_or(BY_LOAD, Reason::as_str), &decision));
                     let kind = self.located.as_ref().map(|located| located.kind());
-                    let booking = Booking::new(Arc::clone(self.shared), worker, decision, self.key.cloned());
+                    let watched = self.exact.and_then(Prompted::watched);
+                    let key = self.key.cloned();
+                    let booking = Booking::new(Arc::clone(self.shared), worker, decision, key, watched);
                     return Some(Choice { booking, kind, annotation });
                 }
                 // Its last place was taken in this moment.
@@ -251,12 +256,13 @@ impl Placing<'_> {
         let policy = self.scope.and_then(|scope| scope.policy);
         let by_prompt = self.located.as_ref().and_then(|located| {
             let (mut root, text_model) = (located.root(self.tenant), located.model_key());
+            let exact = self.exact.map(Prompted::prompt);
             if let Some(key) = self.key {
                 root = root.with("api_key_tenant", key.tenant.as_bytes());
             }
             located.with_prompt(|prompt| {
                 let request =
-                    RouteRequest { root, eligible, exclude, text_model, ..RouteRequest::new(prompt) };
+                    RouteRequest { root, exact, eligible, exclude, text_model, ..RouteRequest::new(prompt) };
                 self.route(&RouteRequest { policy, machines, ..request }, now)
             })
         });

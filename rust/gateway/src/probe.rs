@@ -5,7 +5,7 @@
 use std::io;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode, header};
+use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -74,11 +74,31 @@ fn read_models(body: &[u8]) -> serde_json::Result<Vec<Model>> {
     #[derive(Deserialize)]
     struct Named {
         id: String,
+        parent: Option<String>,
     }
     let list: List = serde_json::from_slice(body)?;
-    let named =
-        |entry: Box<RawValue>| Ok(Model { id: serde_json::from_str::<Named>(entry.get())?.id, entry });
+    let named = |entry: Box<RawValue>| {
+        let Named { id, parent } = serde_json::from_str(entry.get())?;
+        Ok(Model { id, parent, entry })
+    };
     list.data.into_iter().map(named).collect()
+}
+
+/// Where the worker's KV events come from, as its engine tells it; `None` if it does not.
+pub(crate) async fn event_sources(endpoint: &Endpoint) -> Result<Option<Bytes>, Failure> {
+    let (status, body) = get(endpoint, "/kv_event_sources").await?;
+    Ok((status == StatusCode::OK).then_some(body))
+}
+
+/// The answer to a POST of this body, if it is a good one.
+pub(crate) async fn ask(endpoint: &Endpoint, path: &str, body: Bytes) -> Result<Bytes, Failure> {
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = Method::POST;
+    request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    match exchange(endpoint, path, request).await? {
+        (StatusCode::OK, answer) => Ok(answer),
+        _ => Err(Failure::Unhealthy),
+    }
 }
 
 /// The worker's page of metrics; empty if it has none.
@@ -156,9 +176,16 @@ impl Drop for Asking {
 }
 
 async fn get(endpoint: &Endpoint, path: &str) -> Result<(StatusCode, Bytes), Failure> {
+    exchange(endpoint, path, Request::new(Full::new(Bytes::new()))).await
+}
+
+async fn exchange(
+    endpoint: &Endpoint,
+    path: &str,
+    mut request: Request<Full<Bytes>>,
+) -> Result<(StatusCode, Bytes), Failure> {
     let mut asking = Asking(link::dial(endpoint).await?);
-    let target = path.parse().expect("our paths are valid targets");
-    let mut request = Request::new(Full::new(Bytes::new()));
+    let target = path.parse().map_err(|_| Failure::Broken)?;
     *request.uri_mut() = endpoint.target(&target, path);
     let headers = request.headers_mut();
     headers.insert(header::HOST, endpoint.host_header.clone());

@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use http::StatusCode;
 use serde::Deserialize;
+use trunkline_events::{Source, source};
 
+use crate::endpoint::Endpoint;
 use crate::error::Error;
 
 /// An engine's ways.
@@ -173,20 +175,70 @@ impl fmt::Display for Profile {
     }
 }
 
-/// Takes a worker's URL and its option apart: `http://host:port#engine=sglang`. A fragment is never sent, so it can hold what
-/// is meant for us.
+/// What a worker's URL says of it besides where it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) engine: Option<&'static Profile>,
+    /// The data-parallel rank that is meant, of an engine with several.
+    pub(crate) rank: Option<u32>,
+    /// Where its KV events come from, and its replays.
+    events: Option<String>,
+    replay: Option<String>,
+}
+
+impl Told {
+    /// Where the events of the worker at `endpoint` come from, if that was told.
+    pub(crate) fn source(&self, endpoint: &Endpoint) -> Result<Option<Source>, Error> {
+        let place = |address: &String| {
+            source::Endpoint::parse(address, endpoint.host()).map_err(|_| Error::Config {
+                key: "worker",
+                value: format!("#events={address}"),
+                allowed: "tcp://host:port or ipc:///path",
+            })
+        };
+        let Some(events) = &self.events else { return Ok(None) };
+        Ok(Some(Source {
+            worker: endpoint.url.clone(),
+            rank: self.rank,
+            endpoint: place(events)?,
+            replay: self.replay.as_ref().map(place).transpose()?,
+            topic: String::new(),
+            bind: false,
+        }))
+    }
+}
+
+/// Takes a worker's URL and its options apart: `http://host:port#engine=sglang&rank=1`. A fragment is never sent, so it can
+/// hold what is meant for us.
 ///
 /// # Errors
 /// [`Error::Config`] for another option or engine.
-pub(crate) fn of_url(url: &str) -> Result<(&str, Option<&'static Profile>), Error> {
-    let Some((url, option)) = url.split_once('#') else { return Ok((url, None)) };
-    let found = option.strip_prefix("engine=").and_then(Profile::named);
-    let profile = found.ok_or_else(|| Error::Config {
-        key: "worker",
-        value: format!("#{option}"),
-        allowed: "#engine=vllm, sglang, trtllm or tgi after the URL",
-    })?;
-    Ok((url, Some(profile)))
+pub(crate) fn of_url(url: &str) -> Result<(&str, Told), Error> {
+    let mut told = Told::default();
+    let Some((url, options)) = url.split_once('#') else { return Ok((url, told)) };
+    for option in options.split('&') {
+        let known = match option.split_once('=') {
+            Some(("engine", name)) => {
+                told.engine = Profile::named(name);
+                told.engine.is_some()
+            }
+            Some(("rank", rank)) => {
+                told.rank = rank.parse().ok();
+                told.rank.is_some()
+            }
+            Some(("events", address)) => told.events.replace(address.to_owned()).is_none(),
+            Some(("replay", address)) => told.replay.replace(address.to_owned()).is_none(),
+            _ => false,
+        };
+        if !known {
+            return Err(Error::Config {
+                key: "worker",
+                value: format!("#{option}"),
+                allowed: "#engine=vllm, sglang, trtllm or tgi, rank=N, events=ADDRESS and replay=ADDRESS after the URL, joined by &",
+            });
+        }
+    }
+    Ok((url, told))
 }
 
 /// `owned_by` of the first model in a list that says it.
@@ -200,6 +252,8 @@ pub(crate) fn owner<'m>(entries: impl Iterator<Item = &'m str>) -> Option<String
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -233,10 +287,30 @@ mod tests {
 
     #[test]
     fn an_option_names_the_engine() {
-        let of = |url| of_url(url).map(|(url, profile)| (url, profile.map(|profile| profile.name)));
+        let of = |url| of_url(url).map(|(url, told)| (url, told.engine.map(|profile| profile.name)));
         assert_eq!(of("http://a:1").unwrap(), ("http://a:1", None));
         assert_eq!(of("http://a:1/x#engine=tgi").unwrap(), ("http://a:1/x", Some("tgi")));
-        for odd in ["http://a:1#", "http://a:1#engine=", "http://a:1#engine=llama", "http://a:1#weight=2"] {
+        let (url, told) =
+            of_url("http://a:1#rank=3&engine=vllm&events=tcp://*:5557&replay=tcp://b:5558").unwrap();
+        assert_eq!(
+            (url, told.rank, told.engine.map(|profile| profile.name)),
+            ("http://a:1", Some(3), Some("vllm"))
+        );
+        let endpoint = Endpoint::parse(url, &Arc::default()).unwrap().of_rank(told.rank);
+        assert_eq!(endpoint.url, "http://a:1#rank=3");
+        let source = told.source(&endpoint).unwrap().unwrap();
+        let tcp = |host: &str, port| source::Endpoint::Tcp { host: host.into(), port };
+        assert_eq!((source.endpoint, source.replay), (tcp("a", 5557), Some(tcp("b", 5558))));
+        let (_, odd) = of_url("http://a:1#events=a:5557").unwrap();
+        assert!(odd.source(&endpoint).is_err());
+        for odd in [
+            "http://a:1#",
+            "http://a:1#rank=x",
+            "http://a:1#rank=1&",
+            "http://a:1#engine=",
+            "http://a:1#engine=llama",
+            "http://a:1#weight=2",
+        ] {
             assert!(matches!(of(odd), Err(Error::Config { key: "worker", .. })), "{odd}");
         }
     }

@@ -28,6 +28,7 @@ use crate::answer::{self, Refusal};
 use crate::body::AnswerBody;
 use crate::collect::{collect, forget};
 use crate::endpoint::MAX_TARGET_BYTES;
+use crate::exact::{self, Prompted};
 use crate::fleet::{Ids, Worker};
 use crate::headers;
 use crate::intake;
@@ -132,6 +133,8 @@ struct Call {
     /// Workers that said they are busy.
     refused: Ids,
     queued_since: Option<Instant>,
+    /// Its prompt as workers' events have it, once somebody looked.
+    exact: Option<Option<Prompted>>,
     answered: bool,
 }
 
@@ -185,6 +188,7 @@ impl Call {
             failed: Ids::new(),
             refused: Ids::new(),
             queued_since: None,
+            exact: None,
             answered: false,
         }
     }
@@ -237,6 +241,7 @@ impl Call {
                     let verdict = self.judge(&begun, &worker);
                     if verdict == Verdict::Final || !self.is_repeatable() {
                         booking.served();
+                        self.sample(&begun, &worker);
                         return self.deliver(begun, &worker, annotation, Some(booking)).await;
                     }
                     // Its books are closed here; its answer is kept in case that nobody does better.
@@ -293,9 +298,19 @@ impl Call {
         if let (Some(located), Some(model)) = (&mut located, model) {
             located.model = Some(Cow::Borrowed(model));
         }
+        if let (None, Some(located)) = (&self.exact, &located) {
+            let shared = &self.shard.shared;
+            let fleet = &shared.fleet;
+            let tells = fleet.router.has_events();
+            let exact = tells.then(|| {
+                fleet.exact.prompt(self.class, &self.body, located, &fleet.snapshot(), shared.now())
+            });
+            self.exact = Some(exact.flatten());
+        }
         let mut placing = Placing {
             shared: &self.shard.shared,
             located,
+            exact: self.exact.as_ref().and_then(Option::as_ref),
             tenant: invocation.and_then(|invocation| Some(invocation.tenant.as_ref()?.as_bytes())),
             scope: invocation.and_then(|invocation| invocation.scope.as_ref()),
             key: self.key.as_ref(),
@@ -305,6 +320,23 @@ impl Call {
             queued_since: &mut self.queued_since,
         };
         placing.place(must_wait).await
+    }
+
+    /// Has its prompt compared with the worker's own, if it is this one's turn.
+    fn sample(&mut self, begun: &Begun, worker: &Arc<Worker>) {
+        let shared = &self.shard.shared;
+        let exact = &shared.fleet.exact;
+        if begun.parts.status != StatusCode::OK
+            || !self.exact.as_ref().is_some_and(Option::is_some)
+            || !exact.is_sampled()
+        {
+            return;
+        }
+        if let Some(prompted) = self.exact.take().flatten() {
+            let path = self.path.clone().unwrap_or_else(|| self.target.path().to_owned());
+            let (fleet, worker, body) = (Arc::clone(&shared.fleet), Arc::clone(worker), self.body.clone());
+            shared.spawn(exact::sample(fleet, worker, path, body, prompted));
+        }
     }
 
     /// Whether errors are to be SageMaker's.

@@ -27,6 +27,7 @@ use crate::clients::Clients;
 use crate::config::GatewayConfig;
 use crate::edge::Edge;
 use crate::error::Error;
+use crate::exact::Exact;
 use crate::fleet::Fleet;
 use crate::listen::{Listen, Listener, bind_tcp};
 use crate::metrics::Metrics;
@@ -77,7 +78,9 @@ impl Gateway {
         };
 
         let layout = Layout::new(&config.endpoints)?;
-        let fleet = Arc::new(Fleet::new(router, thread_count, Arc::clone(&edge.outbound), layout, &config));
+        let exact = Exact::new(config.events, &config.tokenizers, config.check_every)?;
+        let outbound = Arc::clone(&edge.outbound);
+        let fleet = Arc::new(Fleet::new(router, thread_count, outbound, layout, exact, &config));
         let shared = Arc::new(Shared {
             retries: RetryBudget::new(config.retry_budget),
             metrics: Metrics::new(Arc::clone(&fleet), Arc::clone(&edge)),

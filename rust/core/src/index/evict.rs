@@ -46,6 +46,8 @@ pub(super) struct View {
     pub(super) blocks: u64,
     /// Size of the worker's cache.
     pub(super) capacity_blocks: u64,
+    /// Whether it tells fresh uses from others.
+    pub(super) tells_fresh: bool,
     queue: Queue<Use>,
     /// Length at which stale uses are dropped from the queue.
     compact_at: usize,
@@ -93,6 +95,7 @@ impl Views {
                     live: false,
                     blocks: 0,
                     capacity_blocks: 0,
+                    tells_fresh: false,
                     queue: Queue::default(),
                     compact_at: COMPACT_FROM,
                 });

@@ -88,6 +88,8 @@ pub struct Segment {
 #[derive(Debug, Default)]
 pub struct Matches {
     round: u32,
+    /// Whether any view tells fresh uses from others.
+    has_fresh: bool,
     marks: Vec<Mark>,
     views: Vec<u16>,
     path: Vec<Step>,
@@ -101,6 +103,8 @@ pub struct Matches {
 struct Mark {
     round: u32,
     depth: u32,
+    /// Of these, leading blocks whose last use is fresh.
+    fresh: u32,
 }
 
 /// A run on the way, as it was seen.
@@ -132,11 +136,17 @@ impl Matches {
         self.depth_at(view.index)
     }
 
+    /// Of these blocks, the leading ones that the view used since [`Writer::set_fresh_from`]. Cost: O(1).
+    pub(crate) fn fresh(&self, view: ViewId) -> u32 {
+        self.mark(view.index).map_or(0, |mark| mark.fresh)
+    }
+
     fn depth_at(&self, index: u16) -> u32 {
-        match self.marks.get(usize::from(index)) {
-            Some(mark) if mark.round == self.round => mark.depth,
-            _ => 0,
-        }
+        self.mark(index).map_or(0, |mark| mark.depth)
+    }
+
+    fn mark(&self, index: u16) -> Option<&Mark> {
+        self.marks.get(usize::from(index)).filter(|mark| mark.round == self.round)
     }
 
     /// How many views hold at least the first block.
@@ -152,7 +162,7 @@ impl Matches {
 
     /// Notes the copied holders of the next part of the walk, `start` to `start + same`. Returns how many count.
     fn note(&mut self, tree: &Tree, start: u32, same: u32) -> u32 {
-        let Self { round, marks, views, holders, .. } = self;
+        let Self { round, has_fresh, marks, views, holders, .. } = self;
         let mut copies = 0;
         for holder in holders.iter().copied().map(Holder::unpack) {
             if holder.blocks == 0 || !tree.is_live(holder.view) {
@@ -166,10 +176,15 @@ impl Matches {
             let mark = &mut marks[at];
             let depth = start + same.min(u32::from(holder.blocks));
             if start == 0 {
-                *mark = Mark { round: *round, depth };
+                *mark = Mark { round: *round, depth, fresh: 0 };
                 views.push(holder.view);
-            } else if *mark == (Mark { round: *round, depth: start }) {
+            } else if (mark.round, mark.depth) == (*round, start) {
                 mark.depth = depth;
+            } else {
+                continue;
+            }
+            if *has_fresh && mark.fresh == start && tree.is_fresh(holder.view, holder.clock) {
+                mark.fresh = depth;
             }
         }
         copies
@@ -296,6 +311,7 @@ impl PrefixIndex {
     pub fn find(&self, blocks: impl BlockSource + Clone, now_ms: u32, matches: &mut Matches) {
         loop {
             matches.clear();
+            matches.has_fresh = self.tree.has_fresh();
             let mut walk = Walk::new(blocks.clone());
             let raced = loop {
                 match self.step(&mut walk, now_ms, matches) {
@@ -393,6 +409,7 @@ impl Writer {
 
     /// Forgets all that the view holds. Cost: O(1) now, a bounded share of each later insertion.
     pub fn remove_view(&mut self, view: ViewId) {
+        self.set_fresh_from(view, None);
         if self.is_live(view) {
             self.views.remove(&self.index.tree, view.index);
         }
@@ -403,6 +420,21 @@ impl Writer {
         if self.is_live(view) {
             self.views.get_mut(view.index).capacity_blocks = capacity_blocks.unwrap_or(u64::MAX);
             self.views.fit(&self.index.tree, &mut self.space, view.index);
+        }
+    }
+
+    /// Number of the last insertion.
+    pub(crate) fn tick(&self) -> u32 {
+        self.tick
+    }
+
+    /// From now on the view's uses of this and later insertions are fresh; `None` for a view that need not tell them from
+    /// others.
+    pub(crate) fn set_fresh_from(&mut self, view: ViewId, tick: Option<u32>) {
+        if self.is_live(view) {
+            let slot = self.views.get_mut(view.index);
+            let was = std::mem::replace(&mut slot.tells_fresh, tick.is_some());
+            self.index.tree.set_fresh_from(view.index, tick, was);
         }
     }
 

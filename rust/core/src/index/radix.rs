@@ -2,6 +2,8 @@
 //!
 //! [`Tree`] is what readers and writers share; [`Space`] is what a writer must hold to change it.
 
+use std::sync::OnceLock;
+
 use smallvec::SmallVec;
 
 use super::arena::{Arena, CLASSES, PAGE_WORDS, Pages, Words};
@@ -9,7 +11,7 @@ use super::prefetch::prefetch;
 use super::run::{Holder, Run, RunId, Shape, words_of};
 use super::table::{Place, Table};
 use crate::error::Error;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Cache lines of one run's words that a batch asks for in advance; the CPU sees the stream then and goes on by itself.
 const LINES_AHEAD: usize = 4;
@@ -28,6 +30,9 @@ pub(super) struct Tree {
     table: Table,
     /// One bit for each view that counts.
     live: Box<[AtomicU64; MAX_VIEWS / 64]>,
+    /// Views that tell fresh uses from others, and the tick of each view's first fresh use, once there is such a view.
+    fresh_views: AtomicU32,
+    fresh_from: OnceLock<Box<[AtomicU32]>>,
 }
 
 /// The writers' side of a tree.
@@ -50,6 +55,8 @@ impl Tree {
             words: Arena::new((pages + CLASSES.len()) * PAGE_WORDS)?,
             table: Table::new(budget)?,
             live: Box::new(std::array::from_fn(|_| AtomicU64::new(0))),
+            fresh_views: AtomicU32::new(0),
+            fresh_from: OnceLock::new(),
         };
         Ok((tree, Space { pages: Pages::default(), free: RunId::NONE, chunks: 0, runs: 0, blocks: 0 }))
     }
@@ -62,6 +69,32 @@ impl Tree {
     #[inline]
     pub(super) fn is_live(&self, view: u16) -> bool {
         self.live[usize::from(view) / 64].load(Ordering::Relaxed) >> (view % 64) & 1 == 1
+    }
+
+    /// Whether any view tells fresh uses from others.
+    #[inline]
+    pub(super) fn has_fresh(&self) -> bool {
+        self.fresh_views.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a use of this tick is fresh; means nothing for a view that does not tell.
+    #[inline]
+    pub(super) fn is_fresh(&self, view: u16, tick: u32) -> bool {
+        let from = self.fresh_from.get().map_or(0, |from| from[usize::from(view)].load(Ordering::Relaxed));
+        tick.wrapping_sub(from) as i32 >= 0
+    }
+
+    /// Sets from which tick on the view's uses are fresh; `was` tells whether it had one.
+    pub(super) fn set_fresh_from(&self, view: u16, tick: Option<u32>, was: bool) {
+        if let Some(tick) = tick {
+            let all = self.fresh_from.get_or_init(|| (0..MAX_VIEWS).map(|_| AtomicU32::new(0)).collect());
+            all[usize::from(view)].store(tick, Ordering::Relaxed);
+        }
+        match (was, tick.is_some()) {
+            (false, true) => _ = self.fresh_views.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.fresh_views.fetch_sub(1, Ordering::Relaxed),
+            (true, true) | (false, false) => {}
+        }
     }
 
     pub(super) fn set_live(&self, view: u16, live: bool) {

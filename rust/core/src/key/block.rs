@@ -158,6 +158,41 @@ impl<L: Lane> Schedule<L> {
     }
 }
 
+/// The last stripe of a block, filled with zeros. Lengths are any: copying so few bytes costs more than to read them twice.
+#[inline(always)]
+fn filled(rest: &[u8]) -> [u8; STRIPE] {
+    let mut stripe = [[0; LANE]; LANES];
+    let (lanes, tail) = rest.as_chunks::<LANE>();
+    for (into, lane) in stripe.iter_mut().zip(lanes) {
+        *into = *lane;
+    }
+    if let Some(into) = stripe.get_mut(lanes.len()) {
+        *into = filled_lane(tail).to_le_bytes();
+    }
+    bytemuck::must_cast(stripe)
+}
+
+/// Up to 15 bytes as a little-endian number.
+#[inline(always)]
+fn filled_lane(bytes: &[u8]) -> u128 {
+    let len = bytes.len();
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let last = u128::from(u64::from_le_bytes(*last));
+        return u128::from(u64::from_le_bytes(*first)) | last << (8 * (len - 8));
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let last = u128::from(u32::from_le_bytes(*last));
+        return u128::from(u32::from_le_bytes(*first)) | last << (8 * (len - 4));
+    }
+    match *bytes {
+        [] => 0,
+        [first, ..] => {
+            let byte = |at: usize| u128::from(bytes[at]) << (8 * at);
+            u128::from(first) | byte(len / 2) | byte(len - 1)
+        }
+    }
+}
+
 #[inline(always)]
 fn hash_each<L: Lane>(keys: &Keys, bytes: &[u8], block_bytes: usize, out: &mut [BlockHash]) {
     let schedule = Schedule::<L>::new(keys);
@@ -176,9 +211,7 @@ fn hash_each<L: Lane>(keys: &Keys, bytes: &[u8], block_bytes: usize, out: &mut [
             state = schedule.absorb(state, stripe);
         }
         if !rest.is_empty() {
-            let mut last = [0; STRIPE];
-            last[..rest.len()].copy_from_slice(rest);
-            state = schedule.absorb(state, &last);
+            state = schedule.absorb(state, &filled(rest));
         }
         *hash = BlockHash(state.low());
     }
@@ -372,6 +405,16 @@ mod tests {
         assert_eq!(found.low(), next.low());
         let swapped = |lane: tables::Lane| lane.xor(next).low();
         assert_eq!(swapped(found), 0);
+    }
+
+    #[test]
+    fn a_stripe_is_filled_with_zeros() {
+        let bytes: Vec<u8> = (1..=64).collect();
+        for len in 0..STRIPE {
+            let mut expected = [0; STRIPE];
+            expected[..len].copy_from_slice(&bytes[..len]);
+            assert_eq!(filled(&bytes[..len]), expected, "{len}");
+        }
     }
 
     #[test]

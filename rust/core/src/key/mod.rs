@@ -39,6 +39,10 @@ impl Root {
         let seed = xxh3_64_with_seed(field.as_bytes(), 0);
         Self(self.0 ^ xxh3_64_with_seed(value, seed))
     }
+
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
 }
 
 /// A prompt as the caller has it. Nothing is copied.

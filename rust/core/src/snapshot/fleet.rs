@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::jump::{Left, Slots};
 use crate::router::RouterConfig;
 use crate::state::State;
+use crate::view::Cache;
 use crate::worker::{Counters, FleetSpeed, Speed, Worker, WorkerId, WorkerSpec};
 
 /// A slot without a worker.
@@ -82,6 +83,7 @@ impl State {
         spec.check().map_err(|_| body.refuse("a worker's setting is out of range"))?;
         body.require(!self.by_name.contains_key(&spec.name), "a worker is there twice")?;
         let worker = Worker {
+            cache: Cache::default(),
             spec,
             healthy: body.flag()?,
             draining: body.flag()?,

@@ -1,7 +1,7 @@
 //! A router as bytes: saved, checked and restored.
 //!
 //! Kept are the settings, the workers with their slots, counters and learnt speeds, and the index with every use, clock and
-//! holder. What is in flight is not: a restored router has nothing booked. Times are kept relative to the moment of saving.
+//! holder. What is in flight is not: a restored router has nothing booked; nor what events told, which the workers tell again. Times are kept relative to the moment of saving.
 //!
 //! # Format
 //! Little-endian. A *count* is 32 bits, a *text* a count of bytes and UTF-8, an *option* a flag byte and 64 bits.
@@ -14,7 +14,7 @@
 //! body                 settings, fleet, learnt lengths, index:
 //!
 //! settings   policy u8, prefix_length u32, concurrency_threshold u32 (0: none), block_size u32, memory_budget u64,
-//!            index_seed u64, placement_seed u64, replicas u32, shared_state flag
+//!            events_budget u64, index_seed u64, placement_seed u64, replicas u32, shared_state flag
 //! fleet      workers by id: count of (flag; if set: name text, endpoint flag + text, weight u32, capacity option,
 //!            slowness flag + f64, healthy flag, draining flag, learnt speed f64 f64 u32, counters 5 x u64)
 //!            slots: count of worker u32 (2^32 - 1: a hole)
@@ -42,7 +42,7 @@ const MAGIC: [u8; 8] = *b"TRUNKLN\n";
 const HEADER_BYTES: usize = MAGIC.len() + 4 + 8 + 8;
 
 /// Version of the format that [`Router::snapshot`](crate::Router::snapshot) writes and the only one that is read.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Why bytes cannot be restored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -140,6 +140,7 @@ pub(crate) fn put_settings(config: &RouterConfig, out: &mut Vec<u8>) {
     out.put_u32(concurrency_threshold.unwrap_or(0));
     out.put_u32(config.block_size);
     out.put_u64(config.memory_budget as u64);
+    out.put_u64(config.events_budget as u64);
     out.put_u64(config.index_seed);
     out.put_u64(config.placement_seed);
     out.put_u32(config.replicas);
@@ -163,6 +164,7 @@ pub(crate) fn settings(body: &mut Reader<'_>) -> Result<RouterConfig, Error> {
         policy,
         block_size: body.u32()?,
         memory_budget: usize::try_from(body.u64()?).map_err(|_| body.refuse("the budget is too large"))?,
+        events_budget: usize::try_from(body.u64()?).map_err(|_| body.refuse("the budget is too large"))?,
         index_seed: body.u64()?,
         placement_seed: body.u64()?,
         replicas: body.u32()?,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use trunkline_core::WorkerView;
 
+use crate::exact::view_reason;
 use crate::fleet::Worker;
 use crate::pulse::Standing;
 use crate::server::Shared;
@@ -21,6 +22,9 @@ pub(super) struct WorkerRow {
     in_flight: u32,
     queued_tokens: u64,
     cached_blocks: u64,
+    /// From where its cache is known: events, own or none; and why.
+    cache_view: &'static str,
+    cache_view_reason: &'static str,
     capacity_tokens: Option<u64>,
     slowness: f64,
     /// Cap of `in_flight`, if there is one.
@@ -37,7 +41,9 @@ pub(super) struct WorkerRow {
 impl WorkerRow {
     /// `worker` is `None` for one of the router's that is not of this fleet.
     fn new(view: WorkerView, worker: Option<&Worker>) -> Self {
+        let health = worker.and_then(|worker| worker.following.look()).map(|(health, _)| health);
         Self {
+            cache_view_reason: view_reason(view.cache_view, health),
             max_in_flight: worker.map(|worker| worker.cap).filter(|&cap| cap > 0),
             suspect: worker.is_some_and(|worker| worker.pulse.standing() == Standing::Silent),
             id: view.id.0,
@@ -49,6 +55,7 @@ impl WorkerRow {
             in_flight: view.in_flight,
             queued_tokens: view.queued_tokens,
             cached_blocks: view.cached_blocks,
+            cache_view: view.cache_view.as_str(),
             capacity_tokens: view.capacity_tokens,
             slowness: view.slowness,
             decisions: view.decisions,

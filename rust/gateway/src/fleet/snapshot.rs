@@ -21,6 +21,8 @@ pub(crate) struct Snapshot {
     pub(crate) has_caps: bool,
     /// Who serves each model that is listed; `None` if everybody does.
     models: HashMap<String, Option<Vec<WorkerId>>>,
+    /// The model that each adapter adapts.
+    pub(crate) adapters: HashMap<String, String>,
     /// Whether a model that nobody lists is refused here.
     refuses_unlisted: bool,
     /// The merged answer to `GET /v1/models`; `None` while no worker could be asked.
@@ -74,9 +76,12 @@ impl Snapshot {
             let entries: Vec<&str> = first_entries.iter().map(|model| model.entry.get()).collect();
             Bytes::from(format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(",")))
         });
+        let adapters =
+            first_entries.iter().filter_map(|model| Some((model.id.clone(), model.parent.clone()?)));
+        let adapters = adapters.collect();
         let ids = workers.iter().map(|worker| worker.id).collect();
         let has_caps = workers.iter().any(|worker| worker.cap > 0);
-        Self { workers, by_id, ids, has_caps, models, refuses_unlisted, model_list, pools }
+        Self { workers, by_id, ids, has_caps, models, adapters, refuses_unlisted, model_list, pools }
     }
 
     /// The worker with this id.

@@ -7,7 +7,8 @@ use super::*;
 
 fn fleet(urls: &[&str]) -> Fleet {
     let router = Arc::new(Router::new(RouterConfig::default()).unwrap());
-    let fleet = Fleet::new(router, 1, Arc::default(), Layout::default(), &GatewayConfig::default());
+    let fleet =
+        Fleet::new(router, 1, Arc::default(), Layout::default(), Exact::default(), &GatewayConfig::default());
     for url in urls {
         fleet.add(url, None).unwrap();
     }
@@ -16,6 +17,7 @@ fn fleet(urls: &[&str]) -> Fleet {
 
 fn models(ids: &[&str]) -> Vec<Model> {
     let model = |id: &&str| Model {
+        parent: None,
         id: (*id).to_owned(),
         entry: RawValue::from_string(format!(r#"{{"id":"{id}"}}"#)).unwrap(),
     };
@@ -43,7 +45,8 @@ fn a_worker_that_the_router_knows_is_taken_over() {
     let id = router.add_worker(WorkerSpec { weight: 3, ..WorkerSpec::new("http://a:1") }).unwrap();
     router.drain_worker(id, true).unwrap();
     let config = GatewayConfig::default();
-    let fleet = Fleet::new(Arc::clone(&router), 1, Arc::default(), Layout::default(), &config);
+    let fleet =
+        Fleet::new(Arc::clone(&router), 1, Arc::default(), Layout::default(), Exact::default(), &config);
     assert_eq!(fleet.add("http://a:1/", None).unwrap().id, id);
     let view = &router.workers()[0];
     assert_eq!((view.weight, view.draining, view.healthy), (3, false, true));

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use arc_swap::ArcSwapOption;
 use serde_json::value::RawValue;
 use trunkline_core::WorkerId;
+use trunkline_events::Source;
 
 use crate::backoff::Backoff;
 use crate::endpoint::Endpoint;
+use crate::exact::Following;
 use crate::health::Health;
 use crate::metrics::RequestTable;
-use crate::profile::Recognised;
+use crate::profile::{Recognised, Told};
 use crate::pulse::Pulse;
 use crate::upstream::Pool;
 
@@ -18,6 +20,8 @@ use crate::upstream::Pool;
 #[derive(Debug, Clone)]
 pub(crate) struct Model {
     pub(crate) id: String,
+    /// The model that it adapts, if it is an adapter.
+    pub(crate) parent: Option<String>,
     pub(crate) entry: Box<RawValue>,
 }
 
@@ -35,6 +39,11 @@ pub(crate) struct Worker {
     pub(crate) cap: u32,
     pub(crate) draining: AtomicBool,
     pub(crate) engine: Recognised,
+    /// The data-parallel rank that it is, of an engine with several.
+    pub(crate) rank: Option<u32>,
+    /// Where its events come from, if that was told rather than to be asked.
+    pub(crate) told_source: Option<Source>,
+    pub(crate) following: Following,
     pub(crate) pulse: Pulse,
     /// When its slow start ends.
     pub(crate) ramping_until_ms: AtomicU64,
@@ -49,7 +58,8 @@ impl Worker {
         id: WorkerId,
         endpoint: Endpoint,
         cap: u32,
-        engine: Recognised,
+        told: &Told,
+        told_source: Option<Source>,
         threads: usize,
     ) -> Self {
         Self {
@@ -61,12 +71,22 @@ impl Worker {
             in_flight: AtomicU32::new(0),
             cap,
             draining: AtomicBool::new(false),
-            engine,
+            engine: Recognised::told(told.engine),
+            rank: told.rank,
+            told_source,
+            following: Following::default(),
             pulse: Pulse::default(),
             ramping_until_ms: AtomicU64::new(0),
             backoff: Backoff::default(),
             models: ArcSwapOption::empty(),
         }
+    }
+
+    /// The models that it lists, adapters left out.
+    pub(crate) fn model_names(&self) -> Vec<String> {
+        let models = self.models.load();
+        let own = models.iter().flat_map(|models| models.iter()).filter(|model| model.parent.is_none());
+        own.map(|model| model.id.clone()).collect()
     }
 
     /// Whether it may get new requests.

@@ -6,11 +6,8 @@
 //! makes this four to eight times as fast as a borrowing `serde_json` visitor on an 8 KB chat request. Skipping does
 //! not recurse.
 
-mod copy;
-
 use memchr::memchr2;
-
-use self::copy::{copy_text, one_letter};
+use trunkline_text::escape::{copy_text, one_letter};
 
 /// The bytes are not JSON as far as we read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,6 +28,7 @@ pub(crate) struct Located<'a> {
     pub(crate) model: Option<Cow<'a, str>>,
     /// Whether the answer is to come in pieces.
     is_stream: bool,
+    is_chat: bool,
     cache_salt: Option<Cow<'a, str>>,
     prompt_cache_key: Option<Cow<'a, str>>,
     tools: Option<&'a [u8]>,
@@ -86,6 +87,24 @@ impl<'a> Located<'a> {
         })
     }
 
+    /// The salt of the engine's cache, if it has one.
+    pub(crate) fn cache_salt(&self) -> Option<&str> {
+        self.cache_salt.as_deref()
+    }
+
+    /// The prompt's token ids, if it is given so.
+    pub(crate) fn token_ids(&self) -> Option<&[u32]> {
+        match &self.prompt {
+            Found::Tokens(ids) if !ids.is_empty() => Some(ids),
+            _ => None,
+        }
+    }
+
+    /// Whether the prompt is a conversation.
+    pub(crate) fn is_chat(&self) -> bool {
+        self.is_chat
+    }
+
     /// How the answer will begin.
     pub(crate) fn kind(&self) -> Kind {
         if self.is_stream { Kind::Stream } else { Kind::Whole }
@@ -141,6 +160,7 @@ impl<'a> Located<'a> {
             }
             Ok(())
         })?;
+        self.is_chat = !messages.is_empty();
         self.prompt = if messages.is_empty() { prompt } else { Found::Text(messages) };
         if let Found::Text(pieces) = &mut self.prompt
             && !lead.is_empty()

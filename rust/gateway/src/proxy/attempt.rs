@@ -53,6 +53,9 @@ impl Call {
         if let Some(token) = worker.endpoint.outbound.token() {
             request.headers_mut().insert(header::AUTHORIZATION, HeaderValue::clone(&token));
         }
+        if let Some(rank) = worker.rank {
+            request.headers_mut().insert("x-data-parallel-rank", rank.into());
+        }
         let config = &self.shard.shared.config;
         let mut begun = pin!(async {
             let exchange =

@@ -88,6 +88,11 @@ impl Shared {
         Ok(worker)
     }
 
+    /// Does something beside requests, with the probes.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.control.spawn(task);
+    }
+
     /// The same in a running gateway, with a slow start.
     pub(crate) fn join_fleet(&self, url: &str, cap: Option<u32>) -> Result<Arc<Worker>, Error> {
         let worker = self.add_worker(url, cap)?;

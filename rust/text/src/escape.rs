@@ -1,4 +1,4 @@
-//! Copies string text and decodes its one-letter escapes on the way. A prompt has one (a line's end, a quote) every
+//! Copies the text of JSON strings and decodes its one-letter escapes on the way. A prompt has one (a line's end, a quote) every
 //! few dozen bytes, where a search and a copy per run cost more for their calls than for their bytes; on x86-64 one
 //! loop does it all.
 
@@ -17,14 +17,14 @@ const ONE_LETTER: [u8; 256] = {
 };
 
 /// The byte that a one-letter escape stands for.
-pub(super) fn one_letter(letter: u8) -> Option<u8> {
+pub fn one_letter(letter: u8) -> Option<u8> {
     Some(ONE_LETTER[usize::from(letter)]).filter(|&byte| byte != 0)
 }
 
 /// Appends the text at the start of `from` to `out`, up to a quote or a backslash. Returns how much of `from` that
 /// took; `None` if there is neither, with `out` in any state. One-letter escapes may be decoded on the way. Makes
 /// room for all of `from`, which is a comparison when there is.
-pub(super) fn copy_text(from: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+pub fn copy_text(from: &[u8], out: &mut Vec<u8>) -> Option<usize> {
     out.reserve(from.len());
     #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE2 is part of x86-64, and there is room for all of `from`.

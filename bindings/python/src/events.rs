@@ -1,0 +1,179 @@
+//! `Router.apply_events` and what belongs to it: payloads of workers' feeds, and prompts as these have them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use trunkline_core as core;
+use trunkline_core::{ExactPrompt, Millis, Prompt, Root, Spelling, WorkerId};
+use trunkline_events::{Batch, Decoder, Extra};
+
+use crate::error;
+use crate::text::Renderer;
+
+/// What became of one payload of a worker's events.
+#[pyclass(frozen, get_all, module = "trunkline")]
+pub(crate) struct Applied {
+    /// Blocks that the worker was not known to hold.
+    stored: u64,
+    /// Blocks that it was known to hold and lost.
+    removed: u64,
+    /// Blocks stored behind one that it is not known to hold; they wait for that one.
+    orphans: u64,
+    /// Blocks and events that could not be used: unknown or missing tokens, contradictions, no memory left.
+    refused: u64,
+    /// Whether its cache was cleared.
+    cleared: bool,
+}
+
+#[pymethods]
+impl Applied {
+    fn __repr__(&self) -> String {
+        let Self { stored, removed, orphans, refused, cleared } = self;
+        let cleared = if *cleared { "True" } else { "False" };
+        format!(
+            "Applied(stored={stored}, removed={removed}, orphans={orphans}, refused={refused}, cleared={cleared})"
+        )
+    }
+}
+
+/// Decodes the messages of one worker, in their order.
+type Feed = Arc<Mutex<(Decoder, Batch)>>;
+
+/// The feeds of all workers.
+#[derive(Default)]
+pub(crate) struct Feeds(Mutex<HashMap<WorkerId, Feed>>);
+
+impl Feeds {
+    fn of(&self, id: WorkerId) -> Feed {
+        Arc::clone(self.0.lock().entry(id).or_default())
+    }
+
+    /// The worker left, or tells everything anew.
+    pub(crate) fn forget(&self, id: WorkerId) {
+        self.0.lock().remove(&id);
+    }
+}
+
+/// Decodes one payload and applies it, without the GIL.
+pub(crate) fn apply(
+    py: Python<'_>,
+    core: &core::Router,
+    feeds: &Feeds,
+    id: WorkerId,
+    payload: &[u8],
+    renderer: Option<&Renderer>,
+    now: Millis,
+) -> PyResult<Applied> {
+    let applied = py.detach(|| {
+        let feed = feeds.of(id);
+        let (decoder, batch) = &mut *feed.lock();
+        decoder.decode(payload, batch).map_err(Refused::Payload)?;
+        let delay = delay_ms(batch.ts);
+        let spelling = renderer.map(|renderer| renderer.inner.vocabulary() as &dyn Spelling);
+        let applied = core.apply_events(id, batch.events(), spelling, delay, now);
+        let mut applied = applied.map_err(Refused::Core)?;
+        applied.refused += u64::from(batch.refused);
+        Ok(applied)
+    });
+    match applied {
+        Ok(core::Applied { stored, removed, orphans, refused, cleared }) => {
+            Ok(Applied { stored, removed, orphans, refused, cleared })
+        }
+        Err(Refused::Payload(fault)) => Err(error::payload(py, fault)),
+        Err(Refused::Core(refused)) => Err(error::core(py, refused)),
+    }
+}
+
+enum Refused {
+    Payload(trunkline_events::Fault),
+    Core(core::Error),
+}
+
+/// Age of a batch by this machine's clock; `None` if its engine did not say or its clock is ahead.
+fn delay_ms(ts: f64) -> Option<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
+    (ts > 0.0 && ts <= now).then_some(((now - ts) * 1000.0) as u64)
+}
+
+/// Hash of what a block depends on besides its tokens, for `extras`: the identifier of an image or the like, and where it
+/// begins, counted from the start of the block (negative before it).
+///
+/// Equal to what events say of such a block. Raises TypeError.
+#[pyfunction]
+#[pyo3(signature = (identifier, offset))]
+pub(crate) fn extra_hash(identifier: &str, offset: i64) -> u64 {
+    trunkline_events::extra_hash([Extra::Item { id: identifier.as_bytes(), offset }])
+}
+
+/// The text that a worker's tokenizer gets.
+#[derive(FromPyObject)]
+pub(crate) enum Rendered {
+    Bytes(PyBackedBytes),
+    Text(PyBackedStr),
+}
+
+impl Rendered {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Text(text) => text.as_bytes(),
+        }
+    }
+}
+
+/// What makes a prompt one that events know.
+#[derive(Default)]
+pub(crate) struct ExactArguments {
+    pub(crate) root: Root,
+    pub(crate) rendered: Option<Rendered>,
+    pub(crate) extras: Vec<u64>,
+}
+
+impl ExactArguments {
+    pub(crate) fn new(
+        lora: Option<&str>,
+        salt: Option<&[u8]>,
+        rendered: Option<Rendered>,
+        extras: Option<Vec<u64>>,
+    ) -> Self {
+        let mut root = Root::default();
+        if let Some(lora) = lora {
+            root = root.with("lora", lora.as_bytes());
+        }
+        if let Some(salt) = salt {
+            root = root.with("cache_salt", salt);
+        }
+        Self { root, rendered, extras: extras.unwrap_or_default() }
+    }
+
+    /// Calls `act` with the prompt as events have it; `None` if no worker told any, or it is text that was not rendered.
+    pub(crate) fn with<R>(
+        &self,
+        core: &core::Router,
+        prompt: &Prompt<'_>,
+        act: impl FnOnce(Option<ExactPrompt<'_>>) -> R,
+    ) -> R {
+        if !core.has_events() {
+            return act(None);
+        }
+        let (root, extras) = (self.root, &self.extras[..]);
+        if let Some(rendered) = &self.rendered {
+            return act(Some(ExactPrompt { bytes: rendered.bytes(), root, is_tokens: false, extras: &[] }));
+        }
+        let narrowed: Vec<u32>;
+        let ids = match prompt {
+            Prompt::Text(_) => return act(None),
+            Prompt::Tokens(ids) => ids,
+            // Those that are out of range are refused by whoever gets the prompt.
+            Prompt::WideTokens(ids) => {
+                narrowed = ids.iter().map(|&id| id as u32).collect();
+                &narrowed[..]
+            }
+        };
+        act(Some(ExactPrompt { bytes: bytemuck::cast_slice(ids), root, is_tokens: true, extras }))
+    }
+}

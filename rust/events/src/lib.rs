@@ -1,0 +1,20 @@
+//! What inference engines tell about their KV caches, received and put in order.
+//!
+//! - [`Decoder`]: a message of vLLM, SGLang or TensorRT-LLM becomes a [`Batch`] of [`CacheEvent`](trunkline_core::CacheEvent)s;
+//! - [`Sequencer`]: what to do about messages that are missing, come again or begin anew;
+//! - [`Feed`]: a worker's messages over ZeroMQ, in order, to a [`Sink`]; [`source`] finds them.
+
+mod batch;
+pub mod decode;
+mod error;
+pub mod feed;
+pub mod sequencer;
+pub mod source;
+mod zmtp;
+
+pub use batch::Batch;
+pub use decode::{Decoder, Extra, Fault, extra_hash};
+pub use error::Error;
+pub use feed::{Feed, Sink, Stats};
+pub use sequencer::{Health, Sequencer};
+pub use source::{Endpoint, Source};

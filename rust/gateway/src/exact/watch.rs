@@ -1,0 +1,121 @@
+//! Whether a model's exact prompts are right: what events told of them against what answers say was cached.
+//!
+//! A prompt that is rendered in another way than its engine renders it finds nothing in the events, so what events told falls
+//! far below what was cached. Then the model's requests go by the own views for a while, and another try is made; each
+//! failure doubles the while.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use trunkline_core::Millis;
+
+/// Answers with something cached or told that a verdict needs, and the weight that the sums keep per answer.
+const ENOUGH: u32 = 32;
+const KEPT: f64 = 0.97;
+/// Share of the cached tokens that events must have told.
+const FLOOR: f64 = 0.5;
+/// How long a model is off, at first and at most.
+const OFF_MS: u64 = 60_000;
+const MAX_OFF_MS: u64 = 64 * OFF_MS;
+
+/// The record of one model.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    record: Mutex<Record>,
+    off_until_ms: AtomicU64,
+    /// Answers that told what was cached, and those where events had told exactly that.
+    pub(crate) checked: AtomicU64,
+    pub(crate) equal: AtomicU64,
+    /// Tokens that events told, and tokens that were cached.
+    pub(crate) told_tokens: AtomicU64,
+    pub(crate) cached_tokens: AtomicU64,
+    /// Times that it was switched off.
+    pub(crate) switched_off: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    answers: u32,
+    told: f64,
+    cached: f64,
+    failures: u32,
+}
+
+impl Watch {
+    /// Whether exact prompts are to be made.
+    pub(crate) fn is_on(&self, now: Millis) -> bool {
+        now.0 >= self.off_until_ms.load(Ordering::Relaxed)
+    }
+
+    /// An answer said that `cached` tokens of its prompt were, where events had told `told`. Returns whether that switched the
+    /// model off.
+    pub(crate) fn note(&self, told: u32, cached: u32, now: Millis) -> bool {
+        let count = |counter: &AtomicU64, by: u32| counter.fetch_add(by.into(), Ordering::Relaxed);
+        count(&self.checked, 1);
+        count(&self.equal, (told == cached).into());
+        count(&self.told_tokens, told);
+        count(&self.cached_tokens, cached);
+        if told == 0 && cached == 0 {
+            return false;
+        }
+        let mut record = self.record.lock();
+        record.told = record.told * KEPT + f64::from(told.min(cached));
+        record.cached = record.cached * KEPT + f64::from(cached);
+        record.answers += 1;
+        if record.answers < ENOUGH {
+            return false;
+        }
+        if record.told >= FLOOR * record.cached {
+            record.failures = 0;
+            return false;
+        }
+        self.fail(&mut record, now);
+        true
+    }
+
+    /// A prompt was rendered in another way than its engine does.
+    pub(crate) fn differs(&self, now: Millis) {
+        self.fail(&mut self.record.lock(), now);
+    }
+
+    fn fail(&self, record: &mut Record, now: Millis) {
+        let off_ms = OFF_MS.saturating_mul(1 << record.failures.min(16)).min(MAX_OFF_MS);
+        *record = Record { failures: record.failures + 1, ..Record::default() };
+        self.off_until_ms.store(now.0 + off_ms, Ordering::Relaxed);
+        self.switched_off.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_whose_events_tell_too_little_is_off_for_longer_and_longer() {
+        let watch = Watch::default();
+        let mut now = 0;
+        let fail = |now: u64| (0..1000).find(|_| watch.note(10, 100, Millis(now))).is_some();
+        for off_ms in [60_000, 120_000, 240_000] {
+            assert!(watch.is_on(Millis(now)));
+            assert!(fail(now));
+            assert!(!watch.is_on(Millis(now + off_ms - 1)));
+            now += off_ms;
+        }
+        assert!(watch.is_on(Millis(now)));
+        assert_eq!(watch.switched_off.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_few_wrong_answers_and_what_was_told_too_much_do_no_harm() {
+        let watch = Watch::default();
+        for answer in 0..2000 {
+            let told = if answer % 3 == 0 { 0 } else { 160 };
+            assert!(!watch.note(told, 96, Millis(0)), "{answer}");
+        }
+        for _ in 0..1000 {
+            assert!(!watch.note(0, 0, Millis(0)), "nothing is cached and nothing was told");
+        }
+        assert_eq!(watch.checked.load(Ordering::Relaxed), 3000);
+        assert_eq!(watch.equal.load(Ordering::Relaxed), 1000);
+    }
+}
