@@ -21,7 +21,7 @@ CARGO_FUZZ := 0.13.2
 
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-policy e2e soak wheel build clean
+.PHONY: docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy e2e soak wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -65,6 +65,12 @@ bench-policy: build ## the policy's pass lines in simulated fleets (TRACES= thei
 	@mkdir -p .cache
 	@trunkline bench policy --json $(if $(TRACES),--traces $(TRACES)) > .cache/policy.json; \
 		python benches/collect.py policy < .cache/policy.json && python benches/render.py
+
+bench-events: build ## what workers' events cost, and a request that is matched with them; writes benches/results/events.json
+	@mkdir -p .cache
+	cargo run --release --locked --quiet -p trunkline-benches --bin events > .cache/events.json
+	@trunkline bench exact --output .cache/exact.json
+	@python benches/collect.py events < .cache/events.json && python benches/render.py
 
 bench-gateway: build $(GATEWAY_PEERS)/installed ## the gateway beside nginx and other routers; writes benches/results/gateway.json
 	cargo build --release --locked -p trunkline-gateway --examples

@@ -40,7 +40,15 @@ def main() -> None:
 def page(results: Path) -> str:
     """Return the page."""
     parts = [INTRODUCTION]
-    for kind, section in (("core", core), ("rust", rust), ("memory", memory), ("gateway", gateway), ("policy", policy)):
+    sections = (
+        ("core", core),
+        ("rust", rust),
+        ("memory", memory),
+        ("events", events),
+        ("gateway", gateway),
+        ("policy", policy),
+    )
+    for kind, section in sections:
         path = results / f"{kind}.json"
         if path.exists():
             parts += section(json.loads(path.read_text(encoding="utf-8")))
@@ -217,6 +225,59 @@ def memory(found: dict[str, Any]) -> list[str]:
         ),
         _table(("prompts", "resident MiB", "index MiB", "blocks", "evicted blocks"), samples),
     ]
+
+
+def events(found: dict[str, Any]) -> list[str]:
+    """Render `make bench-events`."""
+    kinds = {kind["matched_by"]: kind for kind in found["kinds"]}
+    request = found["requests"][-1]
+    targets: Rows = [
+        _target("block events/s per core, decoded and applied, by token ids", 3e6, kinds["tokens"]["blocks_per_s"]),
+        _target("the same, spelled and matched by text", 3e6, kinds["text"]["blocks_per_s"]),
+        _target("bytes per worker-block", 40, kinds["text"]["bytes_per_worker_block"], at_least=False),
+        _target("CPU of a reader beside 100k events/s", 1.25, kinds["text"]["reader_cpu_ratio"], at_least=False),
+        _target("us of CPU of a request of 100k tokens, all told", 300, request["total_us"], at_least=False),
+    ]
+    walks: Rows = [
+        (kind, f"{row['tokens']:,}", *(f"{row[f'{cached}_us']:.1f}" for cached in ("full", "half", "miss")))
+        for kind, result in kinds.items()
+        for row in result["look_ups"]
+    ]
+    requests: Rows = [
+        (
+            f"{row['tokens']:,}",
+            f"{row['render_us']:,.0f}",
+            f"{row['route_us']:,.0f}",
+            f"{row['total_us']:,.0f}",
+            f"{row['tokenizers_us']:,.0f} ({row['tokenizers_us'] / row['total_us']:.0f}x)",
+            f"{row['tiktoken_us']:,.0f} ({row['tiktoken_us'] / row['total_us']:.0f}x)",
+        )
+        for row in found["requests"]
+    ]
+    return [
+        "## Events",
+        _facts(found["facts"]),
+        _sentence(
+            f"{kinds['text']['worker_blocks']:,} blocks on {found['workers']} workers,",
+            f"{kinds['text']['blocks']:,} distinct ones,",
+            f"{found['block_size']} tokens each; tokens are as frequent as words of a language.",
+        ),
+        _table(("figure", "bar", "measured", ""), targets),
+        "Look-ups on that, us of CPU:",
+        _table(("matched by", "tokens", "full", "half", "miss"), walks),
+        _sentence(
+            "A chat that is matched by its text, beside tokenizing it; us of CPU, medians.",
+            f"tokenizers {found['peers']['tokenizers']}, tiktoken {found['peers']['tiktoken']}, one vocabulary.",
+        ),
+        _table(("tokens", "render", "route", "total", "tokenizers", "tiktoken"), requests),
+    ]
+
+
+def _target(figure: str, wanted: float, measured: float, *, at_least: bool = True) -> tuple[str, ...]:
+    met = measured >= wanted if at_least else measured <= wanted
+    off = abs(measured - wanted) / wanted
+    bar = f"{'>=' if at_least else '<='} {wanted:,.4g}"
+    return figure, bar, f"{measured:,.4g}", "met" if met else f"**missed by {off:.0%}**"
 
 
 OURS = "trunkline kv_aware"

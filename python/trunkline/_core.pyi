@@ -475,6 +475,7 @@ class Gateway:
         chat_template_kwargs: str | None = None,
         exclude_unused_tools: bool = False,
         check_every: int = 0,
+        load_signals: Literal["auto", "on", "off"] = "auto",
     ) -> Self: ...
     @property
     def host(self) -> str | None: ...

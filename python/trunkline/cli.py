@@ -224,6 +224,32 @@ def bench_policy(*, quick: bool, traces_in: Path | None, as_json: bool) -> None:
 cli.add_command(simulate)
 
 
+@bench.command("exact")
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), default=15, show_default=True, help="Medians are taken of these."
+)
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON to this file.")
+@_json
+def bench_exact(*, rounds: int, seed: int, output: Path | None, as_json: bool) -> None:
+    """Measure what matching a chat with workers' events costs, beside tokenizing it.
+
+    \b
+    trunkline bench exact
+    trunkline bench exact --rounds 50 --json
+    """
+    from .bench import exact  # noqa: PLC0415 (loads what the other commands do not need)
+
+    try:
+        found = exact.run(rounds=rounds, seed=seed, progress=lambda line: click.echo(line, err=True))
+    except ImportError as missing:
+        raise Misuse(f"{missing}; this bench needs: pip install tokenizers tiktoken") from missing
+    if output is not None:
+        with _failures():
+            output.write_text(json.dumps({"kind": "exact", **found}, indent=2) + "\n", encoding="utf-8")
+    click.echo(json.dumps(found, indent=2) if as_json else exact.table(found))
+
+
 @cli.group(invoke_without_command=True)
 @_admin
 @_admin_token

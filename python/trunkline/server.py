@@ -88,6 +88,7 @@ def serve(settings: ServeSettings, *, again: Callable[[], ServeSettings], config
         chat_template_kwargs=settings.chat_template_kwargs,
         exclude_unused_tools=settings.exclude_unused_tools,
         check_every=settings.check_every,
+        load_signals=settings.load_signals,
     )
     with gateway:
         reloader = Reloader(gateway, router, settings, again=again, config_file=config_file)

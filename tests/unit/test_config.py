@@ -207,7 +207,16 @@ def test_every_setting_has_a_meaning_a_flag_and_a_range(settings: type[ServeSett
 def test_the_defaults_of_the_command_are_those_of_the_library() -> None:
     library = inspect.signature(Gateway).parameters
     command = {field.name: field.default for field in ServeSettings.fields()}
-    apart = {"workers", "worker_caps", "max_body", "max_header", "admin_port", "endpoints", "idle_timeout_s", "tokenizers"}
+    apart = {
+        "workers",
+        "worker_caps",
+        "max_body",
+        "max_header",
+        "admin_port",
+        "endpoints",
+        "idle_timeout_s",
+        "tokenizers",
+    }
     shared = library.keys() & command.keys() - apart
     assert {"host", "port", "threads", "connect_timeout_s", "annotate"} < shared
     assert {name: library[name].default for name in shared} == {name: command[name] for name in shared}

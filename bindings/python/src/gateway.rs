@@ -58,6 +58,7 @@ impl Gateway {
     /// models whose prompts are matched with events, as (model or None, directory); None is for all that have no other.
     /// time_zone, chat_template, chat_template_content_format, chat_template_kwargs, exclude_unused_tools: as for
     /// `Renderer`, for all of them.  check_every: one in so many prompts is compared with the engine's own; 0 for none.
+    /// load_signals: whether workers are asked for the load that others give them: "auto" (with replicas), "on" or "off".
     ///
     /// Raises ConfigError, TokenizerError, DuplicateWorkerError, OSError if an address cannot be listened on.
     #[new]
@@ -101,6 +102,7 @@ impl Gateway {
         chat_template_kwargs = None,
         exclude_unused_tools = false,
         check_every = 0,
+        load_signals = "auto",
     ))]
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a list of str by value")]
     fn new(
@@ -143,6 +145,7 @@ impl Gateway {
         chat_template_kwargs: Option<&str>,
         exclude_unused_tools: bool,
         check_every: u32,
+        load_signals: &str,
     ) -> PyResult<Self> {
         let arguments = TextArguments {
             time_zone,
@@ -195,6 +198,7 @@ impl Gateway {
             events: text::events_mode(py, events)?,
             tokenizers,
             check_every,
+            load_signals: net::load_signals(py, load_signals)?,
             files: net::files(py, files)?,
         };
         let has_tls = config.files.tls_cert.is_some();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use trunkline_gateway::{Files, Listen, WorkerProtocol};
+use trunkline_gateway::{Files, Listen, LoadSignals, WorkerProtocol};
 
 use crate::error;
 
@@ -60,6 +60,16 @@ pub(crate) fn protocol(py: Python<'_>, name: &str) -> PyResult<WorkerProtocol> {
         "http1" => Ok(WorkerProtocol::Http1),
         "h2" => Ok(WorkerProtocol::H2),
         _ => Err(error::config(py, "worker_protocol", &name, "http1 or h2")),
+    }
+}
+
+/// Whether workers are asked for their load. Errors: `ConfigError`.
+pub(crate) fn load_signals(py: Python<'_>, name: &str) -> PyResult<LoadSignals> {
+    match name {
+        "auto" => Ok(LoadSignals::Auto),
+        "on" => Ok(LoadSignals::On),
+        "off" => Ok(LoadSignals::Off),
+        _ => Err(error::config(py, "load_signals", &name, "auto, on or off")),
     }
 }
 

@@ -128,6 +128,10 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
             ge=0, le=1_000_000_000, description="Compare one in so many prompts with the engine's own; 0 compares none."
         ),
     ] = 0
+    load_signals: Annotated[
+        EventsName,
+        Meta(description="Whether workers are asked for the load that others give them; auto is with replicas."),
+    ] = "auto"
     replicas: Annotated[
         int, Meta(ge=1, le=1000, description="Gateways in front of the same workers, this one included.")
     ] = 1

@@ -208,7 +208,7 @@ impl State {
     /// Requests in flight on the workers that may take this one.
     fn in_flight(&self, plan: &Plan) -> u64 {
         if plan.is_limited {
-            return plan.listed.iter().map(|&id| u64::from(self.standing(id).in_flight)).sum();
+            return plan.listed.iter().map(|&id| u64::from(self.standing(id).requests())).sum();
         }
         self.live_in_flight
     }
@@ -220,7 +220,7 @@ impl State {
             worker: id,
             hit_tokens: hits.tokens(standing.view, standing.known),
             queued_tokens: standing.queued_tokens,
-            in_flight: standing.in_flight,
+            in_flight: standing.requests(),
             used_tokens: f64::from(standing.pinned_blocks) * hits.length.tokens_per_block
                 + standing.answer_tokens as f64,
             capacity_tokens: standing.capacity_tokens,
@@ -297,7 +297,7 @@ impl State {
         }
         let weight = |id| {
             let standing = self.standing(id);
-            standing.queued_tokens + 330 * u64::from(standing.in_flight)
+            standing.queued_tokens + 330 * u64::from(standing.requests())
         };
         Some((if weight(second) < weight(first) { second } else { first }, BETA_SHARED))
     }
@@ -307,7 +307,7 @@ impl State {
         // Deepest first; among equals the least loaded.
         let mut best: SmallVec<[(Reverse<u32>, u32, WorkerId); MATCHED + 1]> = SmallVec::new();
         for &(tokens, id) in &plan.holders {
-            let holder = (Reverse(tokens), self.standing(id).in_flight, id);
+            let holder = (Reverse(tokens), self.standing(id).requests(), id);
             if best.get(MATCHED - 1).is_none_or(|last| holder < *last) {
                 best.insert(best.partition_point(|other| *other < holder), holder);
                 best.truncate(MATCHED);
@@ -326,7 +326,7 @@ impl State {
 
     fn prefix_aware(&self, plan: &Plan, threshold: Option<u32>, request: &RouteRequest<'_>) -> Choice {
         let ids = plan.ids(&self.fleet);
-        let outstanding = |id: WorkerId| self.standing(id).in_flight;
+        let outstanding = |id: WorkerId| self.standing(id).requests();
         let home = plan.places.first().copied().unwrap_or(ids[0]);
         let spill = |worker| Choice { worker, reason: Reason::Spill, preferred: Some(home) };
         let at_home = Choice { worker: home, reason: Reason::Home, preferred: None };
@@ -362,7 +362,7 @@ impl State {
 
     /// The worker with the fewest requests in flight, by chance among equals.
     fn least_outstanding(&self, ids: &[WorkerId]) -> WorkerId {
-        let outstanding = |id: WorkerId| self.standing(id).in_flight;
+        let outstanding = |id: WorkerId| self.standing(id).requests();
         let fewest = ids.iter().map(|&id| outstanding(id)).min().unwrap_or(0);
         let equals = || ids.iter().copied().filter(|&id| outstanding(id) == fewest);
         equals().nth(self.chance(0, equals().count())).unwrap_or(ids[0])

@@ -428,6 +428,15 @@ impl Router {
         Ok(())
     }
 
+    /// Tells how many requests a worker has that this router did not send, as the worker itself says. They count beside the
+    /// router's own until `until`, unless told anew: what is stale must not steer. At most 65,535.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn set_other_load(&self, id: WorkerId, requests: u32, until: Millis) -> Result<(), Error> {
+        self.state.lock().set_other_load(id, requests, until)
+    }
+
     /// Sets the size of a worker's KV cache in tokens, as its engine reports it.
     ///
     /// # Errors
@@ -457,6 +466,7 @@ impl Router {
                 draining: worker.draining,
                 capacity_tokens: worker.spec.capacity_tokens,
                 in_flight: standing.in_flight,
+                other_in_flight: standing.other_in_flight.into(),
                 queued_tokens: standing.queued_tokens,
                 cached_blocks: state.cached_blocks(standing),
                 cache_view: worker.cache.view,

@@ -49,7 +49,7 @@ pub(crate) struct State {
     pub(crate) by_name: BTreeMap<String, WorkerId>,
     /// Who may take requests: the one that [`Shared`] shows.
     pub(crate) fleet: Arc<Fleet>,
-    /// Sum of the requests in flight on live workers.
+    /// Sum of the requests in flight on live workers, others' included.
     pub(crate) live_in_flight: u64,
     pub(crate) slots: Slots,
     pub(crate) shared: Arc<Shared>,
@@ -152,6 +152,7 @@ impl State {
         let standing = Standing {
             view,
             known: Known::Own,
+            other_in_flight: 0,
             in_flight: 0,
             queued_tokens: 0,
             answer_tokens: 0,
@@ -235,8 +236,34 @@ impl State {
     /// Makes known who may take requests, after a change of that.
     pub(crate) fn show_fleet(&mut self) {
         self.fleet = Arc::new(Fleet::new(self.policy, &self.workers, &self.standings, &self.slots));
-        self.live_in_flight = self.fleet.live.iter().map(|&id| u64::from(self.standing(id).in_flight)).sum();
+        self.live_in_flight = self.fleet.live.iter().map(|&id| u64::from(self.standing(id).requests())).sum();
         self.shared.fleet.store(Arc::clone(&self.fleet));
+    }
+
+    /// Notes how many requests of others a worker has; it counts until then.
+    pub(crate) fn set_other_load(&mut self, id: WorkerId, requests: u32, until: Millis) -> Result<(), Error> {
+        self.worker_mut(id)?.others_until = until;
+        let now = u16::try_from(requests).unwrap_or(u16::MAX);
+        let before = std::mem::replace(&mut self.standing_mut(id).other_in_flight, now);
+        if self.fleet.contains(id) {
+            self.live_in_flight = self.live_in_flight + u64::from(now) - u64::from(before);
+        }
+        if now > 0 {
+            self.shared.settle_by(until);
+        }
+        Ok(())
+    }
+
+    /// Forgets what a worker told of others' requests, if it was told too long ago.
+    pub(crate) fn age_other_load(&mut self, id: WorkerId, now: Millis) {
+        if self.standing(id).other_in_flight == 0 {
+            return;
+        }
+        match self.worker(id).map(|worker| worker.others_until) {
+            Ok(until) if until.0 > now.0 => self.shared.settle_by(until),
+            // An error means that it left, and took its requests along.
+            _ => _ = self.set_other_load(id, 0, now),
+        }
     }
 
     fn slowness(&self, worker: &Worker) -> f64 {

@@ -194,6 +194,7 @@ impl State {
     pub(crate) fn settle_all(&mut self, now: Millis) {
         self.shared.settled();
         for id in (0..self.workers.len() as u32).map(WorkerId) {
+            self.age_other_load(id, now);
             self.settle(id, now);
         }
     }

@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 
 use crate::error::Error;
 use crate::index::ViewId;
+use crate::router::Millis;
 use crate::view::{Cache, CacheView, Known};
 
 /// Names a worker of one router. Ids are small and never given to a worker of another name; a worker that returns while
@@ -71,6 +72,8 @@ pub struct WorkerView {
     pub capacity_tokens: Option<u64>,
     /// Requests sent and not finished.
     pub in_flight: u32,
+    /// Requests of others there, as it told a moment ago.
+    pub other_in_flight: u32,
     /// Prefill tokens sent that have produced no first byte yet.
     pub queued_tokens: u64,
     /// Blocks that it is believed to hold, by the view that counts.
@@ -100,6 +103,8 @@ pub(crate) struct Worker {
     pub(crate) speed: Speed,
     pub(crate) counters: Counters,
     pub(crate) cache: Cache,
+    /// Until when what it told of others' requests counts.
+    pub(crate) others_until: Millis,
 }
 
 impl Worker {
@@ -112,6 +117,7 @@ impl Worker {
             speed: Speed::default(),
             counters: Counters::default(),
             cache: Cache::default(),
+            others_until: Millis(0),
         }
     }
 
@@ -129,6 +135,8 @@ impl Worker {
 pub(crate) struct Standing {
     pub(crate) view: ViewId,
     pub(crate) known: Known,
+    /// Requests of others, as the worker itself told a moment ago.
+    pub(crate) other_in_flight: u16,
     pub(crate) in_flight: u32,
     pub(crate) queued_tokens: u64,
     /// KV tokens beside the pinned blocks: expected answers and the part of a prompt that is no whole block.
@@ -143,11 +151,18 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
+    /// All requests there, ours and others'.
+    #[inline]
+    pub(crate) fn requests(&self) -> u32 {
+        self.in_flight + u32::from(self.other_in_flight)
+    }
+
     /// Of a worker that left.
     pub(crate) fn left() -> Self {
         Self {
             view: ViewId::NONE,
             known: Known::Own,
+            other_in_flight: 0,
             in_flight: 0,
             queued_tokens: 0,
             answer_tokens: 0,

@@ -684,3 +684,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn requests_of_others_count_until_they_are_stale() {
+    let router = router(2);
+    let request = RouteRequest::new(Prompt::Text(&[b"a prompt that nobody holds"]));
+    let busy = router.workers()[0].id;
+    router.set_other_load(busy, 8, Millis(3000)).expect("a worker of it");
+    for now in 0..6 {
+        let decision = router.route(&request, Millis(now)).expect("workers live");
+        assert_ne!(decision.worker, busy, "the other one has fewer");
+    }
+    assert_eq!(router.workers()[0].other_in_flight, 8);
+    let explained = router.explain(&request, Millis(2999)).expect("workers live");
+    assert!(explained.candidates.iter().any(|row| (row.worker, row.in_flight) == (busy, 8)));
+    let decision = router.route(&request, Millis(3000)).expect("workers live");
+    assert_eq!(decision.worker, busy, "nothing was heard for three seconds");
+    assert_eq!(router.workers()[0].other_in_flight, 0);
+    assert!(router.set_other_load(WorkerId(9), 1, Millis(0)).is_err());
+}

@@ -62,6 +62,18 @@ pub enum EventsMode {
     On,
 }
 
+/// Whether workers are asked for the load that others give them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoadSignals {
+    /// Never.
+    Off,
+    /// Where other routers send to them as well.
+    #[default]
+    Auto,
+    /// Always: somebody else may send to them.
+    On,
+}
+
 /// How a model's prompts become the text that its tokenizer gets: as its workers were started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextConfig {
@@ -176,6 +188,9 @@ pub struct GatewayConfig {
     /// One in so many prompts is compared with the engine's own, which costs it a token; 0 for none. Default 0: answers tell
     /// whether prompts are right in the long run; this tells where one is wrong.
     pub check_every: u32,
+    /// Whether workers are asked for the load that others give them. Default: where there are replicas; a gateway that is alone
+    /// knows all that it sends, sooner than they do.
+    pub load_signals: LoadSignals,
     /// Files that may change while the gateway serves.
     pub files: Files,
 }
@@ -210,6 +225,7 @@ impl Default for GatewayConfig {
             events: EventsMode::default(),
             tokenizers: Vec::new(),
             check_every: 0,
+            load_signals: LoadSignals::default(),
             files: Files::default(),
         }
     }

@@ -24,6 +24,7 @@ use crate::profile::{self, Profile};
 use crate::pulse::Expectation;
 use crate::queue::Queue;
 use crate::sagemaker::Layout;
+use crate::signals::Signals;
 
 pub(crate) use self::snapshot::Snapshot;
 pub(crate) use self::worker::{Model, Worker};
@@ -49,6 +50,7 @@ pub(crate) struct Fleet {
     pub(crate) rules: Rules,
     pub(crate) queue: Queue,
     pub(crate) exact: Exact,
+    pub(crate) signals: Signals,
     pub(crate) expectation: Expectation,
     /// Workers that were silent for longer than normal when somebody looked last, and when that was.
     pub(crate) doubted: AtomicUsize,
@@ -73,7 +75,9 @@ impl Fleet {
         exact: Exact,
         config: &GatewayConfig,
     ) -> Self {
+        let replicas = router.config().replicas;
         Self {
+            signals: Signals::new(config.load_signals, replicas, config.probe_interval),
             exact,
             router,
             snapshot: ArcSwap::new(Arc::new(Snapshot::new(Vec::new(), &layout))),

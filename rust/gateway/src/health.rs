@@ -182,6 +182,7 @@ pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Dura
                     is_known = get_to_know(&fleet, &worker, limit, is_new).await;
                 }
                 probes_to_list -= 1;
+                fleet.signals.look(&fleet, &worker, limit).await;
             }
             Err(failure) => {
                 if matches!(failure, Failure::Refused | Failure::Broken) {

@@ -20,6 +20,7 @@
 //! | `fleet`, `endpoint` | who the workers are, and a snapshot of what they serve |
 //! | `exact` | workers' KV events, and prompts as these have them |
 //! | `health`, `probe`, `profile`, `backoff`, `pulse`, `avoid` | which of them get requests |
+//! | `signals` | what workers say of the load that others give them |
 //! | `queue`, `budget` | when all are busy, and how often a request may be sent again |
 //! | `upstream`, `link`, `outbound` | connections to them, and how those fail |
 //! | `booking`, `body`, `idle`, `usage` | the answer on its way, and the books |
@@ -87,12 +88,13 @@ mod rate;
 mod reload;
 mod sagemaker;
 mod server;
+mod signals;
 mod tls;
 mod upstream;
 mod usage;
 mod wire;
 
-pub use config::{EventsMode, Files, GatewayConfig, TextConfig, WorkerProtocol};
+pub use config::{EventsMode, Files, GatewayConfig, LoadSignals, TextConfig, WorkerProtocol};
 pub use error::{Error, FileFault};
 pub use listen::Listen;
 pub use reload::Reloaded;

@@ -150,6 +150,11 @@ fn read_gauge(metrics: &str, metric: &str) -> Option<u64> {
     ranks.into_iter().map(|(_, tokens)| tokens).reduce(u64::saturating_add)
 }
 
+/// Sum of a metric over all that it is told of; `None` if it is not told.
+pub(crate) fn read_sum(metrics: &str, metric: &str) -> Option<f64> {
+    samples(metrics, metric).filter_map(|(_, value)| value.parse().ok()).reduce(|a: f64, b| a + b)
+}
+
 /// Labels and value of each sample of a metric.
 fn samples<'m>(metrics: &'m str, metric: &str) -> impl Iterator<Item = (&'m str, &'m str)> {
     metrics.lines().filter_map(move |line| {
@@ -228,6 +233,15 @@ mod tests {
         assert_eq!(read("sglang:max_total_num_tokens 471258.0"), Some(471_258));
         assert_eq!(read(&(rank(0, 0, 1e5) + &rank(0, 1, 1e5) + &rank(1, 0, 2e5))), Some(300_000));
         assert_eq!(read("sglang:max_total_num_tokens_x 5\nsglang:max_total_num_tokens many"), None);
+    }
+
+    #[test]
+    fn sums_a_metric_over_its_samples() {
+        let page = "x{engine=\"0\"} 3.0\nx{engine=\"1\"} 4\nx_by_reason 9\ny 1";
+        assert_eq!(
+            (read_sum(page, "x"), read_sum(page, "y"), read_sum(page, "z")),
+            (Some(7.0), Some(1.0), None)
+        );
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub(crate) struct Profile {
     metrics: Option<&'static str>,
     /// Where it tells the size of its KV cache.
     pub(crate) capacity: Capacity,
+    /// Metrics whose sum is the requests that it has, running and waiting.
+    pub(crate) requests: &'static [&'static str],
     /// Statuses that mean "no room now": another worker may have some.
     busy: &'static [u16],
     /// Statuses that mean "this worker failed": another one may do better.
@@ -63,6 +65,7 @@ pub(crate) static ANY: Profile = Profile {
     owner: None,
     metrics: None,
     capacity: Capacity::Labels("vllm:cache_config_info"),
+    requests: &["vllm:num_requests_running", "vllm:num_requests_waiting"],
     busy: &[429, 503],
     failed: &[500, 502, 504],
     draining: None,
@@ -85,6 +88,7 @@ static ENGINES: [Profile; 4] = [
         metrics: Some("sglang:"),
         // With --enable-metrics.
         capacity: Capacity::Gauge("sglang:max_total_num_tokens"),
+        requests: &["sglang:num_running_reqs", "sglang:num_queue_reqs"],
         ..ANY
     },
     Profile {
@@ -93,12 +97,14 @@ static ENGINES: [Profile; 4] = [
         metrics: Some("trtllm_"),
         // Its /metrics hands out statistics of iterations and forgets them: they are somebody's monitoring.
         capacity: Capacity::Untold,
+        requests: &[],
         ..ANY
     },
     Profile {
         name: "tgi",
         metrics: Some("tgi_"),
         capacity: Capacity::Info("max_batch_total_tokens"),
+        requests: &["tgi_batch_current_size", "tgi_queue_size"],
         // 424 is "request failed during generation".
         failed: &[424, 500, 502, 504],
         ..ANY

@@ -7,6 +7,7 @@
 //! down a chain reads memory in order.
 
 use hashbrown::HashTable;
+use smallvec::SmallVec;
 
 use super::holders::Holders;
 use crate::key::{BlockHasher, combine};
@@ -21,6 +22,12 @@ const GROUPS: usize = 64;
 const CHUNK: usize = GROUP * GROUPS;
 /// Free nodes from which a group takes new chains.
 const SPARSE: u32 = 16;
+
+/// Blocks that are hashed together where only one way leads on.
+const AHEAD: usize = 16;
+
+/// Nodes of which each is the only child of the one before, with where each ends in a prompt.
+pub(super) type Chain = SmallVec<[(NodeId, usize); AHEAD]>;
 
 /// Number of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +68,11 @@ fn head(hasher: &BlockHasher, bytes: &[u8]) -> u32 {
 }
 
 fn whole(hasher: &BlockHasher, bytes: &[u8], extra: u64) -> u32 {
-    hasher.hash(bytes) as u32 ^ if extra == 0 { 0 } else { combine(extra, 1) as u32 }
+    hasher.hash(bytes) as u32 ^ salted(extra)
+}
+
+fn salted(extra: u64) -> u32 {
+    if extra == 0 { 0 } else { combine(extra, 1) as u32 }
 }
 
 /// 0 for no bytes, else 1 + the binary logarithm of the length.
@@ -209,6 +220,48 @@ impl Nodes {
             }
             id = parent;
         }
+    }
+
+    /// The way down from `parent` as long as each node has one child: these children, up to [`AHEAD`] of them, each with where it
+    /// ends in a prompt that is at `at` now. Stops before one that would reach the prompt's end.
+    #[inline]
+    pub(super) fn chain(&self, mut parent: NodeId, mut at: usize, prompt_bytes: usize) -> Chain {
+        let mut chain = Chain::new();
+        while chain.len() < AHEAD {
+            let node = self.get(parent);
+            if node.child == NodeId::NONE || node.classes != 0 {
+                break;
+            }
+            at += usize::from(self.get(node.child).len);
+            if at >= prompt_bytes {
+                break;
+            }
+            chain.push((node.child, at));
+            parent = node.child;
+        }
+        chain
+    }
+
+    /// How many nodes of a chain the prompt goes on with from `at` on; `extra` tells what each depends on.
+    #[inline]
+    pub(super) fn common(
+        &self,
+        chain: &Chain,
+        hasher: &BlockHasher,
+        prompt: &[u8],
+        at: usize,
+        extra: impl Fn(usize) -> u64,
+    ) -> usize {
+        let mut start = at;
+        let blocks: SmallVec<[&[u8]; AHEAD]> =
+            chain.iter().map(|&(_, end)| &prompt[std::mem::replace(&mut start, end)..end]).collect();
+        let mut hashes = [0; AHEAD];
+        hasher.hash_all(&blocks, &mut hashes);
+        let found = chain.iter().zip(hashes).enumerate();
+        let same = found.take_while(|&(number, (&(id, _), hash))| {
+            self.get(id).whole == hash as u32 ^ salted(extra(number))
+        });
+        same.count()
     }
 
     /// Calls `visit` with each child whose bytes `prompt` goes on with at `at`, and where it ends. A child that ends where the

@@ -119,6 +119,26 @@ impl ExactIndex {
         // Block size of the views on the way; equal for those that share nodes, as blocks of other sizes have other bytes.
         let mut block_size = 0;
         loop {
+            let chain = tree.nodes.chain(way.node, way.at, prompt.bytes.len());
+            if !chain.is_empty() && *visits < MAX_VISITS {
+                let depth = way.depth as usize;
+                let extra = |number| prompt.extras.get(depth + number).copied().unwrap_or(0);
+                let common = tree.nodes.common(&chain, &self.hasher, prompt.bytes, way.at, extra);
+                *visits += chain.len();
+                for &(child, end) in &chain[..common] {
+                    let held = tree.nodes.get(child).holders;
+                    if holders == Some(held) {
+                        (way.node, way.at, way.depth) = (child, end, way.depth + 1);
+                    } else {
+                        tree.enter(&mut way, child, end, &mut block_size, found);
+                        holders = Some(held);
+                    }
+                }
+                if common < chain.len() {
+                    break;
+                }
+                continue;
+            }
             let extra = prompt.extras.get(way.depth as usize).copied().unwrap_or(0);
             let mut next: Option<(NodeId, usize)> = None;
             tree.nodes.matching(
@@ -138,13 +158,8 @@ impl ExactIndex {
             );
             *visits += 1;
             let Some((child, end)) = next.filter(|_| *visits < MAX_VISITS) else { break };
-            let held = tree.nodes.get(child).holders;
-            if holders == Some(held) {
-                (way.node, way.at, way.depth) = (child, end, way.depth + 1);
-                continue;
-            }
             tree.enter(&mut way, child, end, &mut block_size, found);
-            holders = Some(held);
+            holders = Some(tree.nodes.get(child).holders);
         }
         tree.finish(way, found);
     }

@@ -3,7 +3,7 @@
 use super::wire::{Put, Reader};
 use crate::error::Error;
 use crate::jump::{Left, Slots};
-use crate::router::RouterConfig;
+use crate::router::{Millis, RouterConfig};
 use crate::state::State;
 use crate::view::Cache;
 use crate::worker::{Counters, FleetSpeed, Speed, Worker, WorkerId, WorkerSpec};
@@ -84,6 +84,7 @@ impl State {
         body.require(!self.by_name.contains_key(&spec.name), "a worker is there twice")?;
         let worker = Worker {
             cache: Cache::default(),
+            others_until: Millis(0),
             spec,
             healthy: body.flag()?,
             draining: body.flag()?,

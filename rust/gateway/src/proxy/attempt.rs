@@ -56,12 +56,16 @@ impl Call {
         if let Some(rank) = worker.rank {
             request.headers_mut().insert("x-data-parallel-rank", rank.into());
         }
+        let asked = self.shard.shared.fleet.signals.ask(request.headers_mut());
         let config = &self.shard.shared.config;
         let mut begun = pin!(async {
             let exchange =
                 upstream::exchange(worker, self.shard.number, request, config.connect_timeout, may_reuse)
                     .await?;
-            self.begin(exchange, worker).await
+            let mut begun = self.begin(exchange, worker).await?;
+            let fleet = &self.shard.shared.fleet;
+            fleet.signals.read(fleet, worker, &mut begun.parts.headers, asked);
+            Ok(begun)
         });
         let is_late = async {
             match config.first_byte_timeout {
