@@ -21,7 +21,7 @@ CARGO_FUZZ := 0.13.2
 
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events e2e soak wheel build clean
+.PHONY: docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy e2e soak wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -60,6 +60,11 @@ bench-memory: build ## 10 million prompts through a router of 64 MiB; writes ben
 	@mkdir -p .cache
 	cargo run --release --locked --quiet -p trunkline-benches --bin memory > .cache/memory.json; \
 		python benches/collect.py memory < .cache/memory.json && python benches/render.py
+
+bench-policy: build ## the policy's pass lines in simulated fleets (TRACES= their folder); writes benches/results/policy.json
+	@mkdir -p .cache
+	@trunkline bench policy --json $(if $(TRACES),--traces $(TRACES)) > .cache/policy.json; \
+		python benches/collect.py policy < .cache/policy.json && python benches/render.py
 
 bench-events: build ## what workers' events cost, and a request that is matched with them; writes benches/results/events.json
 	@mkdir -p .cache

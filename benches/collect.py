@@ -1,7 +1,8 @@
 """Write the results of the Rust benchmarks to benches/results, with what they were measured on.
 
 `collect.py rust` gathers what criterion left in CRITERION_HOME; `collect.py memory` reads the soak's JSON from standard
-input, and fails if the soak did; `collect.py events` reads that of the events' bench, and `.cache/exact.json`.
+input, and fails if the soak did; `collect.py events` reads that of the events' bench, and `.cache/exact.json`;
+`collect.py policy` reads that of `trunkline bench policy`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def main(arguments: list[str]) -> int:
         _write("memory", "make bench-memory", found)
         print(f"peak {found['peak_resident_mib']:.1f} MiB resident at a budget of {found['budget_mib']} MiB")
         return 0 if found["passed"] else 1
+    if arguments == ["policy"]:
+        found = json.load(sys.stdin)
+        _write("policy", "make bench-policy", found)
+        print(f"{found['missed']} of {len(found['lines'])} lines missed")
+        return 0
     if arguments == ["events"]:
         requests = json.loads(Path(".cache/exact.json").read_text(encoding="utf-8"))
         found = json.load(sys.stdin)

@@ -40,7 +40,15 @@ def main() -> None:
 def page(results: Path) -> str:
     """Return the page."""
     parts = [INTRODUCTION]
-    for kind, section in (("core", core), ("rust", rust), ("memory", memory), ("events", events), ("gateway", gateway)):
+    sections = (
+        ("core", core),
+        ("rust", rust),
+        ("memory", memory),
+        ("events", events),
+        ("gateway", gateway),
+        ("policy", policy),
+    )
+    for kind, section in sections:
         path = results / f"{kind}.json"
         if path.exists():
             parts += section(json.loads(path.read_text(encoding="utf-8")))
@@ -353,6 +361,33 @@ def _added(rounds: dict[tuple[str, str], list[dict[str, Any]]], cell: str, name:
     direct = {row["round"]: row for row in rounds[cell, "direct"]}
     keys = ("p10_us", "p50_us", "first_p50_us")
     return [{key: row[key] - direct[row["round"]][key] for key in keys} for row in rounds[cell, name]]
+
+
+def policy(found: dict[str, Any]) -> list[str]:
+    """Render `trunkline bench policy`."""
+    lines: Rows = [
+        (
+            line["text"],
+            "-" if line["figure"] is None else f"{line['figure']:.3f}",
+            f"{'>=' if line['at_least'] else '<='} {line['bar']:.2f}",
+            f"**{line['status']}**" if line["status"] == "MISS" else f"{line['status']} {line['why']}".strip(),
+        )
+        for line in found["lines"]
+    ]
+    better: Rows = [(one["scenario"], one["figure"], f"{one['ratio']:.2f}", one["rule"]) for one in found["better"]]
+    seeds = ", ".join(map(str, found["seeds"]))
+    return [
+        "## The policy",
+        _facts(found["facts"]),
+        _sentence(
+            "Simulated fleets with the real router (simulator.md), bars of the study that its policy comes from.",
+            f"{found['simulated_requests']:,} requests in {found['cpu_s']:.0f} s of CPU.",
+            f"Means of seeds {seeds}; rules of others and of the study run beside ours.",
+        ),
+        _table(("line", "figure", "bar", ""), lines),
+        "Scenarios in which another rule is better than `kv_aware` by more than 2 % (ratio of ours to it):",
+        _table(("scenario", "TTFT", "ratio", "rule"), better),
+    ]
 
 
 def _median(rows: list[dict[str, Any]], key: str) -> float:

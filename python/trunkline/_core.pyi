@@ -1,6 +1,6 @@
 # Types of the compiled module, checked against it by mypy.stubtest. What a method means is said in its docstring.
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias, final
@@ -37,7 +37,10 @@ __all__ = [
     "WorkerView",
     "__version__",
     "_hash_blocks",
+    "_profiles",
     "_restore_decision",
+    "_scenarios",
+    "_simulate",
     "extra_hash",
     "jump_hash",
 ]
@@ -549,6 +552,11 @@ class MockWorker:
 
 def extra_hash(identifier: str, offset: int) -> int: ...
 def jump_hash(key: int, slots: int) -> int: ...
+def _simulate(
+    spec: bytes, *, trace: str | None = None, progress: Callable[[int, int], bool | None] | None = None
+) -> bytes: ...
+def _scenarios() -> list[tuple[str, str | None]]: ...
+def _profiles() -> list[tuple[str, str]]: ...
 def _hash_blocks(prompt: _Prompt) -> int: ...
 def _restore_decision(
     numbers: tuple[int, int, int, int | None, int, int, int, int | None, int],

@@ -6,7 +6,6 @@ imported by that command, because `trunkline serve` has 0.3 s from its start to 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from pathlib import Path
@@ -15,15 +14,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 import msgspec
 
-from ._core import TrunklineError, __version__
-from .config import MockWorkerSettings, ServeSettings, Settings, SettingsError, config_file
+from ._core import __version__
+from .command import Failure, Misuse
+from .command import echo_table as _echo_table
+from .command import failures as _failures
+from .command import json_option as _json
+from .command import plain as _plain
+from .config import MockWorkerSettings, ServeSettings, Settings, config_file
+from .simulate.cli import simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print figures as JSON.")
 _admin = click.option(
     "--admin", "admin_url", default="http://127.0.0.1:8081", show_default=True, metavar="URL", help="Its admin port."
 )
@@ -34,31 +38,6 @@ _admin_token = click.option(
     envvar="TRUNKLINE_ADMIN_TOKEN_FILE",
     help="File with its admin token.",
 )
-
-
-class Failure(click.ClickException):
-    """The command failed while running."""
-
-    exit_code = 1
-
-
-class Misuse(click.ClickException):
-    """The command was told something it cannot do."""
-
-    exit_code = 2
-
-
-@contextlib.contextmanager
-def _failures() -> Iterator[None]:
-    """Turn the errors that a user can cause into messages and exit codes."""
-    from .admin import AdminError  # noqa: PLC0415 (see the module)
-
-    try:
-        yield
-    except (SettingsError, TrunklineError) as error:
-        raise Misuse(str(error)) from error
-    except (AdminError, OSError) as error:
-        raise Failure(str(error)) from error
 
 
 def _settings_options(settings: type[Settings]) -> Callable[[_Command], _Command]:
@@ -212,6 +191,37 @@ def bench_core(*, peers: bool, output: Path | None, as_json: bool, **numbers: in
     click.echo(found if as_json else report.as_text())
     if report.missing:
         raise Failure(f"not installed: {', '.join(report.missing)}; `make bench-peers` installs them")
+
+
+@bench.command("policy")
+@click.option("--quick", is_flag=True, help="Leave out the line over all scenarios and all rules.")
+@click.option(
+    "--traces",
+    "traces_in",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Folder with the public traces: mooncake_conversation*, mooncake_synthetic*, agentic_coding_sessions*, "
+    ".jsonl or .jsonl.gz. Lines that need one are not run without.",
+)
+@_json
+def bench_policy(*, quick: bool, traces_in: Path | None, as_json: bool) -> None:
+    """Hold the router's policy to the pass lines of its study, in simulated fleets; exit 1 if one is missed.
+
+    \b
+    trunkline bench policy --quick
+    trunkline bench policy --traces ~/traces --json
+    """
+    from .bench.policy import bench_policy as run  # noqa: PLC0415 (see the module)
+    from .simulate.runs import stop_on_interrupt  # noqa: PLC0415 (see the module)
+
+    with _failures(), stop_on_interrupt() as stopped:
+        result = run(traces_in=traces_in, quick=quick, stopped=stopped)
+    click.echo(json.dumps(result.as_dict(), indent=2) if as_json else result.as_text())
+    if result.missed:
+        raise Failure(f"{result.missed} of {len(result.verdicts)} lines missed")
+
+
+cli.add_command(simulate)
 
 
 @bench.command("exact")
@@ -372,23 +382,6 @@ def key_new(*, as_json: bool, **words: Any) -> None:  # noqa: ANN401 (checked by
     click.echo(
         f"token, for the client; it is kept nowhere:\n  {token}\nline, for the gateway's file of keys:\n  {line}"
     )
-
-
-def _plain(value: object) -> str:
-    """Show a value as a person writes it."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list | tuple):
-        return " ".join(map(str, value))
-    return "-" if value is None else str(value)
-
-
-def _echo_table(columns: list[str] | tuple[str, ...], rows: list[Any]) -> None:
-    """Print rows below their column names, aligned."""
-    lines = [tuple(columns), *map(tuple, rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
 def main() -> None:

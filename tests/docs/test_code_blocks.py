@@ -51,6 +51,8 @@ def test_commands_exist(source: str) -> None:
         rest = words[1:]
         while isinstance(command, click.Group) and rest and rest[0] in command.commands:
             command, rest = command.commands[rest[0]], rest[1:]
+        if isinstance(command, click.Group):
+            command = command.commands.get(getattr(command, "default", ""), command)
         assert command is not cli, line
         known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)} | {
             "--help"

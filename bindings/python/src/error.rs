@@ -269,11 +269,12 @@ pub(crate) fn gateway(py: Python<'_>, error: trunkline_gateway::Error) -> PyErr 
     }
 }
 
-/// An error of the mock worker as a Python exception.
-pub(crate) fn mock_worker(py: Python<'_>, error: trunkline_sim::Error) -> PyErr {
+/// An error of the mock worker or of a simulation as a Python exception.
+pub(crate) fn simulation(py: Python<'_>, error: trunkline_sim::Error) -> PyErr {
     use trunkline_sim::Error as Sim;
     match error {
         Sim::Config { key, value, allowed } => config(py, key, &value, allowed),
+        Sim::Router(refused) => core(py, refused),
         Sim::Listen { ref source, .. } | Sim::Thread(ref source) => io(&error.to_string(), source),
         _ => raise(py, |all| &all.base, &error.to_string(), |_| Ok(())),
     }

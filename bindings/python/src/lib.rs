@@ -21,6 +21,7 @@ mod names;
 mod net;
 mod prompt;
 mod router;
+mod simulate;
 mod size;
 mod text;
 mod views;
@@ -49,6 +50,8 @@ mod _core {
     use crate::mock_worker::{MockStats, MockWorker};
     #[pymodule_export]
     use crate::router::Router;
+    #[pymodule_export]
+    use crate::simulate::{profiles, scenarios, simulate};
     #[pymodule_export]
     use crate::text::Renderer;
     #[pymodule_export]

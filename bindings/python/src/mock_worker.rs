@@ -136,9 +136,8 @@ impl MockWorker {
             time_scale: time_scale.unwrap_or(defaults.time_scale),
             ..defaults
         };
-        let running = py
-            .detach(|| sim::MockWorker::start(config))
-            .map_err(|refused| error::mock_worker(py, refused))?;
+        let running =
+            py.detach(|| sim::MockWorker::start(config)).map_err(|refused| error::simulation(py, refused))?;
         Ok(Self {
             url: running.url(),
             port: running.local_addr().port(),

@@ -369,8 +369,11 @@ impl State {
     }
 
     /// A number below `count`, another one for each decision and draw.
+    ///
+    /// Mixed twice: once leaves the high bits of one turn close to those of the next.
     fn chance(&self, draw: u64, count: usize) -> usize {
-        let random = combine(self.turn, draw.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
+        let random = combine(combine(self.turn, draw.wrapping_add(SALT)), SALT);
         ((u128::from(random) * count as u128) >> 64) as usize
     }
 }

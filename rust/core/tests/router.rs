@@ -442,6 +442,23 @@ fn baselines_do_what_their_names_say() {
 }
 
 #[test]
+fn random_choices_do_not_depend_on_those_before() {
+    const WORKERS: usize = 7;
+    const DRAWS: usize = 7_000;
+    let router = router_of(RouterConfig { policy: Policy::Random, ..Default::default() }, WORKERS as u32);
+    let drawn: Vec<WorkerId> = (0..DRAWS).map(|at| serve(&router, &[1; 16], at as u64).worker).collect();
+    for lag in 1..=WORKERS {
+        let repeats = drawn.iter().zip(&drawn[lag..]).filter(|(a, b)| a == b).count();
+        let share = repeats as f64 * WORKERS as f64 / (DRAWS - lag) as f64;
+        // One deviation is 0.03.
+        assert!(
+            (share - 1.0).abs() < 0.12,
+            "a worker comes again after {lag} draws {share:.2} times as often"
+        );
+    }
+}
+
+#[test]
 fn several_replicas_prefer_the_home_of_new_text() {
     let config = RouterConfig { replicas: 4, ..RouterConfig::default() };
     let (one, two) = (router_of(config.clone(), 4), router_of(config, 4));

@@ -1,16 +1,16 @@
-//! What can go wrong when a mock worker is started. Faults of a request are answered over HTTP and never end up here.
+//! What can go wrong when a mock worker or a simulation is started. Faults of a request are answered over HTTP and never end up here.
 
 use std::io;
 use std::net::SocketAddr;
 
-/// Why a mock worker did not start.
+/// Why a mock worker or a simulation did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A setting is outside its range.
     #[error("{key} = {value}: must be {allowed}")]
     Config {
-        /// Name of the field of [`MockWorkerConfig`](crate::MockWorkerConfig).
+        /// Name of the field.
         key: &'static str,
         /// The refused value.
         value: String,
@@ -24,6 +24,20 @@ pub enum Error {
         address: SocketAddr,
         /// What the operating system said.
         source: io::Error,
+    },
+    /// The router of a simulation refused its settings.
+    #[error(transparent)]
+    Router(#[from] trunkline_core::Error),
+    /// The description of a simulation is not one.
+    #[error("not a simulation: {0}")]
+    Spec(String),
+    /// A trace or a log cannot be read.
+    #[error("line {line}: {problem}")]
+    Trace {
+        /// Number of the line, from 1; 0 for the file as a whole.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
     },
     /// The worker's thread or its event loop could not be created.
     #[error("cannot start the worker's thread")]

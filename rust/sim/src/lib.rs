@@ -1,6 +1,6 @@
 //! A model of one inference worker, and a live mock worker built on it.
 //!
-//! Three layers, each usable without the next:
+//! Three layers, each usable without the next, and beside them a whole fleet on simulated time ([`des`]):
 //!
 //! - [`cache::BlockCache`]: a prefix cache of fixed-size token blocks with least-recently-used eviction;
 //! - [`engine::Engine`]: continuous batching with chunked prefill over that cache, a state machine that is advanced
@@ -14,6 +14,7 @@
 mod api;
 pub mod cache;
 mod config;
+pub mod des;
 mod dialect;
 mod driver;
 pub mod engine;

@@ -1,5 +1,7 @@
 //! How long one step of the engine takes: the calibrated part of the worker model, pure arithmetic.
 
+use serde::{Deserialize, Serialize};
+
 /// Cost model of one engine step, in seconds of the modelled hardware (before any time scale).
 ///
 /// A step that prefills `p` tokens beside `B` decoding sequences, whose contexts sum to `K` tokens, takes
@@ -15,7 +17,8 @@
 /// inter-token latency of 13.2 ms at concurrency 1 (NIM benchmark pages), the prefill rate from its 407 ms for 5,000
 /// tokens on 2xH100 in FP8 (four times the GPUs, twice the arithmetic, 10 % lost to tensor parallelism); the rest is
 /// inferred from the FLOPs and KV bytes of the architecture and agrees with the page's figures at 50 to 200 clients.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StepModel {
     /// Uncached prompt tokens computed per second: 22,000.
     pub prefill_tokens_per_s: f64,
