@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BLOCK = 32
 CHATS, TURNS = 100, 3
+# Who asks takes a moment to read; an engine tells of its last step some milliseconds after it answered.
+READ_S = 0.3
 WORDS = (Path(__file__).read_text(encoding="utf-8") + Path(json.__file__).read_text(encoding="utf-8")).split()
 ODD = (
     "日本語の質問です。",
@@ -131,6 +133,7 @@ def talk(gateway: Served, model: str, number: int, systems: list[str], counted: 
             # The engines run without a parser of tool calls, so they only read about the tool.
             body |= {"tools": [TOOL], "tool_choice": "none"}
         answer = ask(gateway, "/v1/chat/completions", body, counted)
+        time.sleep(READ_S)  # part of the workload, not a wait for something
         messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"] or ""})
 
 

@@ -115,5 +115,5 @@ def test_chat_streams_and_plain_answers_pass_through(engines: Engines) -> None:
         assert again.usage is not None
         assert again.usage.prompt_tokens_details is not None
         assert again.usage.prompt_tokens_details.cached_tokens, "the same worker answered from its cache"
-        with pytest.raises(Exception, match="does not exist"):
+        with pytest.raises(Exception, match="No worker serves this model"):
             client.chat.completions.create(model="nope", messages=messages)

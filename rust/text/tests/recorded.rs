@@ -11,8 +11,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use support::{Directory, msgpack};
+use support::Directory;
 use trunkline_core::events::Spelling;
+use trunkline_core::{
+    CacheEvent, CacheView, ExactPrompt, Millis, Prompt, Root, RouteRequest, Router, RouterConfig, WorkerSpec,
+};
+use trunkline_events::{Batch, Decoder};
 use trunkline_text::{Kind, Options, Outcome, Renderer, Scratch, Vocabulary};
 
 const RECORDED: &str = include_str!("data/recorded_chat.jsonl");
@@ -22,6 +26,7 @@ struct Line {
     path: Option<String>,
     body: Option<Box<RawValue>>,
     prompt_text: Option<String>,
+    cached_tokens: Option<u32>,
     frames: Option<[String; 3]>,
 }
 
@@ -65,17 +70,24 @@ fn prompts_are_those_of_the_engine() {
     assert_eq!(requests, 35);
 }
 
-#[test]
-fn tokens_of_events_spell_the_prompts() {
+fn vocabulary() -> (Vocabulary, usize) {
     let vocab: Vocab = serde_json::from_str(include_str!("data/recorded_vocab.json")).unwrap();
     let tokens = vocab.ids.iter().map(|(id, bytes)| (*id, STANDARD.decode(bytes).unwrap()));
-    let vocabulary = Vocabulary::new(tokens).unwrap();
+    (Vocabulary::new(tokens).unwrap(), vocab.block_size)
+}
+
+#[test]
+fn tokens_of_events_spell_the_prompts() {
+    let (vocabulary, block_size) = vocabulary();
+    let (mut decoder, mut batch) = (Decoder::new(), Batch::new());
     let (mut prompts, mut blocks, mut prompt_blocks) = (Vec::new(), 0, 0);
     for line in lines() {
         prompts.extend(line.prompt_text.map(String::into_bytes));
-        let payload = line.frames.map(|frames| STANDARD.decode(&frames[2]).unwrap());
-        for tokens in payload.iter().flat_map(|payload| msgpack::stored_tokens(payload)) {
-            for block in tokens.chunks(vocab.block_size) {
+        let Some(frames) = line.frames else { continue };
+        decoder.decode(&STANDARD.decode(&frames[2]).unwrap(), &mut batch).unwrap();
+        for event in batch.events() {
+            let CacheEvent::Stored(stored) = event else { continue };
+            for block in stored.tokens.chunks(block_size) {
                 let mut bytes = Vec::new();
                 assert!(vocabulary.spell(block, &mut bytes), "{block:?}");
                 blocks += 1;
@@ -86,4 +98,43 @@ fn tokens_of_events_spell_the_prompts() {
     }
     // The other blocks were generated.
     assert_eq!((prompt_blocks, blocks), (181, 194));
+}
+
+#[test]
+fn a_router_expects_from_text_alone_what_the_engine_finds() {
+    #[derive(Deserialize)]
+    struct Salted {
+        cache_salt: Option<String>,
+    }
+    let (directory, (vocabulary, _)) = (model(), vocabulary());
+    let renderer = Renderer::load(directory.path(), &Options::default()).unwrap();
+    let router = Router::new(RouterConfig::default()).unwrap();
+    let worker = router.add_worker(WorkerSpec::new("w0")).unwrap();
+    router.set_cache_view(worker, CacheView::Events).unwrap();
+    let (mut scratch, mut decoder, mut batch) = (Scratch::default(), Decoder::new(), Batch::new());
+    let mut requests = 0;
+    // Here a request stands before its own events.
+    for line in lines() {
+        if let Some(frames) = line.frames {
+            decoder.decode(&STANDARD.decode(&frames[2]).unwrap(), &mut batch).unwrap();
+            router.apply_events(worker, batch.events(), Some(&vocabulary), None, Millis(0)).unwrap();
+            continue;
+        }
+        let (path, body) = (line.path.unwrap(), line.body.unwrap());
+        let kind = if path.contains("chat") { Kind::Chat } else { Kind::Completion };
+        let Outcome::Whole(text) = renderer.render(kind, body.get().as_bytes(), 0, &mut scratch) else {
+            panic!("{}", body.get());
+        };
+        let root = match serde_json::from_str::<Salted>(body.get()).unwrap().cache_salt {
+            Some(salt) => Root::default().with("cache_salt", salt.as_bytes()),
+            None => Root::default(),
+        };
+        let exact = ExactPrompt { bytes: text, root, ..ExactPrompt::default() };
+        let pieces = [text];
+        let request = RouteRequest { exact: Some(exact), ..RouteRequest::new(Prompt::Text(&pieces)) };
+        let expected = router.peek(&request).unwrap().matched_tokens;
+        assert_eq!(Some(expected), line.cached_tokens, "{}", body.get());
+        requests += 1;
+    }
+    assert_eq!(requests, 35);
 }

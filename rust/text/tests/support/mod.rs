@@ -1,7 +1,5 @@
-//! Shared by the tests: directories of made models, and as much msgpack as recorded events need.
+//! Shared by the tests: directories of made models.
 #![allow(dead_code, reason = "each test uses its part")]
-
-pub(crate) mod msgpack;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
