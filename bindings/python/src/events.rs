@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -72,9 +71,8 @@ pub(crate) fn apply(
         let feed = feeds.of(id);
         let (decoder, batch) = &mut *feed.lock();
         decoder.decode(payload, batch).map_err(Refused::Payload)?;
-        let delay = delay_ms(batch.ts);
         let spelling = renderer.map(|renderer| renderer.inner.vocabulary() as &dyn Spelling);
-        let applied = core.apply_events(id, batch.events(), spelling, delay, now);
+        let applied = core.apply_events(id, batch.events(), spelling, batch.age_ms(), now);
         let mut applied = applied.map_err(Refused::Core)?;
         applied.refused += u64::from(batch.refused);
         Ok(applied)
@@ -91,12 +89,6 @@ pub(crate) fn apply(
 enum Refused {
     Payload(trunkline_events::Fault),
     Core(core::Error),
-}
-
-/// Age of a batch by this machine's clock; `None` if its engine did not say or its clock is ahead.
-fn delay_ms(ts: f64) -> Option<u64> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
-    (ts > 0.0 && ts <= now).then_some(((now - ts) * 1000.0) as u64)
 }
 
 /// Hash of what a block depends on besides its tokens, for `extras`: the identifier of an image or the like, and where it

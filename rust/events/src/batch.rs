@@ -1,6 +1,7 @@
 //! One message of a feed, decoded: its events in order, in memory that the next message uses again.
 
 use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use trunkline_core::{CacheEvent, Handle, Medium, Root, Stored};
 
@@ -93,6 +94,13 @@ impl Batch {
             }
             Record::Cleared => CacheEvent::Cleared,
         })
+    }
+
+    /// Its age by this machine's clock in milliseconds; `None` if its engine did not say when it made it, or its clock is ahead.
+    #[must_use]
+    pub fn age_ms(&self) -> Option<u64> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
+        (self.ts > 0.0 && self.ts <= now).then_some(((now - self.ts) * 1000.0) as u64)
     }
 
     /// Whether one of the events empties the cache, so that from there on everything in it is known.

@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -158,8 +158,7 @@ impl Sink for ToRouter {
             let models: Vec<String> = worker.model_names();
             let spelling = exact.spelling(&models);
             let events = batch.events();
-            let applied =
-                fleet.router.apply_events(worker.id, events, spelling, delay_ms(batch.ts), fleet.now());
+            let applied = fleet.router.apply_events(worker.id, events, spelling, batch.age_ms(), fleet.now());
             // An error means that the router's worker was removed by somebody else.
             let Ok(applied) = applied else { return };
             let mut counts = worker.following.applied.lock();
@@ -191,10 +190,4 @@ impl Sink for ToRouter {
             let _ = fleet.router.set_cache_view(worker.id, view);
         });
     }
-}
-
-/// Age of a batch by this machine's clock; `None` if its engine did not say or its clock is ahead.
-fn delay_ms(ts: f64) -> Option<u64> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
-    (ts > 0.0 && ts <= now).then_some(((now - ts) * 1000.0) as u64)
 }
