@@ -227,10 +227,10 @@ impl MockWorker {
         self.with(py, |worker| worker.clear_cache(silent))
     }
 
-    /// End the connections of whoever follows its events and refuse new ones, until it is called with False.
+    /// End the connections of whoever follows its events and refuse new ones, until it is called with paused=False.
     ///
     /// Messages are numbered and kept for a replay meanwhile. Raises RuntimeError once it is closed.
-    #[pyo3(signature = (paused = true, /))]
+    #[pyo3(signature = (*, paused = true))]
     fn pause_events(&self, py: Python<'_>, paused: bool) -> PyResult<()> {
         self.with(py, |worker| worker.pause_events(paused))
     }
