@@ -64,7 +64,7 @@ class EventsModel(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS), salt=SALTS, path=PATHS, data=st.data())
     def store(self, worker: str, salt: str | None, path: Path, data: st.DataObject) -> None:
-        """An engine tells a chain from behind any block of it that it holds, or from the start."""
+        """Tell a chain from behind any block of it that is held, or from the start."""
         held = self.held[worker]
         starts = [0, *[at for at in range(1, len(path)) if (salt, path[:at]) in held]]
         start = data.draw(st.sampled_from(starts))
@@ -104,7 +104,7 @@ class EventsModel(RuleBasedStateMachine):
 
     @rule(salt=SALTS, path=PATHS)
     def look(self, salt: str | None, path: Path) -> None:
-        """A worker has the leading blocks that it holds, up to the first that it does not."""
+        """Expect the leading blocks that are held, up to the first that is not."""
         found = self.router.peek([*tokens_of(path), 9_999], salt=salt).workers
         for worker, held in self.held.items():
             missing = next((at for at in range(len(path)) if (salt, path[: at + 1]) not in held), len(path))
