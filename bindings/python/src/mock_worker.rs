@@ -26,6 +26,8 @@ pub(crate) struct MockStats {
     waiting: u64,
     /// Blocks evicted from the prefix cache.
     evicted_blocks: u64,
+    /// Messages of KV events since it was started, lost ones included.
+    event_messages: u64,
 }
 
 #[pymethods]
@@ -205,6 +207,7 @@ impl MockWorker {
             running: stats.running,
             waiting: stats.waiting,
             evicted_blocks: stats.evicted_blocks,
+            event_messages: stats.event_messages,
         })
     }
 

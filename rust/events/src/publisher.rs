@@ -109,6 +109,12 @@ impl Publisher {
         number
     }
 
+    /// Messages that were numbered so far.
+    #[must_use]
+    pub fn numbered(&self) -> u64 {
+        self.shared.buffer.lock().next
+    }
+
     /// Sends a message to the subscribers that are connected. Cost: O(1); who is slow loses messages.
     pub fn send(&self, number: u64, payload: Bytes) {
         // An error means that nobody listens.

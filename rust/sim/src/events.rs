@@ -193,6 +193,11 @@ impl Teller {
         self.publisher.set_open(!paused);
     }
 
+    /// Messages so far, lost ones included; one that is late counts once it is sent.
+    pub(crate) fn messages(&self) -> u64 {
+        self.publisher.numbered()
+    }
+
     /// Where it publishes, and where it answers with old messages.
     pub(crate) fn ports(&self) -> [u16; 2] {
         self.ports

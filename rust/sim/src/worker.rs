@@ -38,6 +38,8 @@ pub struct MockStats {
     pub waiting: u64,
     /// Blocks evicted from the prefix cache.
     pub evicted_blocks: u64,
+    /// Messages of KV events, since it was started; 0 if it publishes none.
+    pub event_messages: u64,
 }
 
 /// A running mock worker: one thread with its own event loop. Several may live in one process.
@@ -116,6 +118,7 @@ impl MockWorker {
                 running: engine.running() as u64,
                 waiting: engine.waiting() as u64,
                 evicted_blocks: engine.cache().evicted_blocks(),
+                event_messages: self.driver.teller().map_or(0, |teller| teller.messages()),
             }
         })
     }
