@@ -180,35 +180,37 @@ def test_a_feed_that_ends_is_said_and_its_end_heals(served: Served, pair: list[M
 
 
 @pytest.mark.parametrize(
-    "faults",
+    ("faults", "within_s"),
     [
-        {"drop_events": 0.05},
-        {"drop_events": 0.3},
-        {"duplicate_events": 0.5},
-        {"reorder_events": 0.3},
-        {"drop_events": 0.05, "duplicate_events": 0.2, "reorder_events": 0.2},
+        ({"drop_events": 0.05}, RIGHT_AGAIN_S),
+        ({"duplicate_events": 0.5}, RIGHT_AGAIN_S),
+        ({"reorder_events": 0.1}, RIGHT_AGAIN_S),
+        # Faults that follow each other: replays are spaced by up to 1.3 s then, and the view is its own meanwhile.
+        ({"drop_events": 0.3}, 5 * RIGHT_AGAIN_S),
+        ({"drop_events": 0.05, "duplicate_events": 0.2, "reorder_events": 0.2}, 5 * RIGHT_AGAIN_S),
     ],
-    ids=["drop 5 %", "drop 30 %", "duplicate", "reorder", "all"],
+    ids=["drop 5 %", "duplicate", "reorder", "drop 30 %", "all"],
 )
 def test_faults_of_the_feed_heal(
-    serve: Serve, make_workers: MakeWorkers, tokenizer: str, faults: dict[str, float]
+    serve: Serve, make_workers: MakeWorkers, tokenizer: str, faults: dict[str, float], within_s: float
 ) -> None:
     workers = make_workers(2, kv_events=True, kv_tokens=12_000, **faults)
     served = live(serve(workers, "--tokenizer", tokenizer))
     rng = random.Random(1)
     systems = [words(rng, 40) for _ in range(6)]
     with ThreadPoolExecutor(4) as pool:
-        texts = [rng.choice(systems) + words(rng, 4) for _ in range(120)]
+        texts = [rng.choice(systems) + words(rng, 4) for _ in range(200)]
         replies = list(pool.map(served.chat, texts))
     assert {reply.status for reply in replies} == {200}
+    for _ in range(4):
 
-    def all_right() -> bool:
-        # Each worker's next message shows whether one before it was lost.
-        replies = [served.chat(rng.choice(systems) + words(rng, 2)) for _ in range(4)]
-        return views(served) == {"events"} and all(told_of(reply) == cached_of(reply) for reply in replies)
+        def is_right() -> bool:
+            # Its message shows whether one before it was lost.
+            reply = served.chat(rng.choice(systems) + words(rng, 2))
+            return told_of(reply) == cached_of(reply) > 0
 
-    wait_for(all_right, deadline_s=10 * RIGHT_AGAIN_S, what="a row of prompts whose view is right")
-    if "drop_events" in faults:
+        wait_for(is_right, deadline_s=within_s, what="a prompt whose view is right")
+    if not faults.keys() <= {"duplicate_events"}:
         assert served.metric_sum("trunkline_events_gaps_total") > 0
     assert served.metric_sum("trunkline_events_restarts_total") == 0
 
