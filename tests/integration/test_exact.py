@@ -272,12 +272,14 @@ def test_another_template_is_noticed_and_switched_off(serve: Serve, pair: list[M
     text = "A question about ferries. " * 30
 
     def is_off() -> bool:
-        served.chat(text)
+        # What was sent a moment ago explains what is cached; each of these comes again after longer than that.
+        for number in range(12):
+            served.chat(f"{number} {text}")
         return served.metric_sum("trunkline_exact_switched_off_total") > 0
 
     wait_for(is_off, deadline_s=20, what="the answers show it")
     assert served.metric('trunkline_exact_on{model=""}') == 0
-    reply = served.chat(text)
+    reply = served.chat("0 " + text)
     assert told_of(reply) in {None, 0}
     assert cached_of(reply) > 0, "requests go by the own view meanwhile"
 
@@ -426,6 +428,7 @@ def hit_rate(serve: Serve, make_workers: MakeWorkers, tokenizer: str, delay_s: f
         texts = [prefix + words(rng, 3) for prefix in prefixes for _ in range(8)]
         rng.shuffle(texts)
         assert {served.chat(text).status for text in texts} == {200}
+    assert served.metric_sum("trunkline_exact_switched_off_total") == 0, "late is not wrong"
     served.stop()
     stats = [worker.stats() for worker in workers]
     return sum(one.cached_tokens for one in stats) / sum(one.prompt_tokens for one in stats)
