@@ -280,7 +280,11 @@ impl Engine {
         let is_empty = self.cache.clear();
         let dropped = self.cache.take_evicted();
         if let Some(changes) = &mut self.changes {
-            changes.push(if is_empty { Change::Cleared } else { Change::Removed(dropped) });
+            match is_empty {
+                true => changes.push(Change::Cleared),
+                false if dropped.is_empty() => {}
+                false => changes.push(Change::Removed(dropped)),
+            }
         }
         is_empty
     }
