@@ -235,7 +235,11 @@ def test_a_worker_that_restarts_in_place_is_empty(serve: Serve, tokenizer: str) 
             reply = served.chat(text)
             return reply.status == 200 and told_of(reply) == cached_of(reply) and cached_of(reply) > 0
 
-        first = wait_for(lambda: (reply := served.chat("0 " + text)).status == 200 and reply)
+        def answered() -> Reply | None:
+            reply = served.chat("0 " + text)
+            return reply if reply.status == 200 else None
+
+        first = wait_for(answered)
         assert cached_of(first) == 0
         assert told_of(first) in {0, None}, "nothing that was told before the restart counts"
         wait_for(is_right, deadline_s=2 * RIGHT_AGAIN_S, what="the view is right after the restart")

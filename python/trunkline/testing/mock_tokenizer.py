@@ -54,7 +54,7 @@ def write_mock_tokenizer(directory: str | Path, *, chat_template: str = CHAT_TEM
         for at, marker in enumerate(MARKERS)
     ]
     split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    tokenizer = {
+    tokenizer: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
