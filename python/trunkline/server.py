@@ -128,6 +128,11 @@ def serve_mock_worker(settings: MockWorkerSettings) -> int:
         step_token_budget=settings.step_token_budget,
         default_output_tokens=settings.default_output_tokens,
         time_scale=settings.time_scale,
+        kv_events=settings.kv_events,
+        events_port=settings.events_port,
+        replay_port=settings.replay_port,
+        buffer_steps=settings.buffer_steps,
+        event_delay_s=settings.event_delay_s,
     ) as worker:
         _say(f"mock worker on {worker.url}, model {settings.model}")
         _wait_for_signal()

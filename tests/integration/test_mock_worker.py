@@ -6,9 +6,12 @@ import http.client
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+import zmq
 from openai import NotFoundError, OpenAI
 
+from tests.support import wait_for
 from trunkline import ConfigError
 from trunkline._core import MockWorker
 
@@ -144,5 +147,91 @@ def get(worker: MockWorker, path: str) -> str:
     try:
         connection.request("GET", path)
         return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+def test_kv_events_are_vllms() -> None:
+    """Read with ZeroMQ's own library: a chat is stored, told again by a replay, cleared with the next step."""
+    with MockWorker(time_scale=0.01, kv_events=True, buffer_steps=100) as worker, zmq.Context() as context:
+        source = json.loads(fetch(worker, "GET", "/kv_event_sources"))["0"]
+        assert source["enable_kv_cache_events"] is True
+        assert source["buffer_steps"] == 100
+        ports = [int(source[name].removeprefix("tcp://*:")) for name in ("endpoint", "replay_endpoint")]
+        assert tuple(ports) == worker.event_ports()
+        prompt = list(b"The ferry leaves at eight, it is said.")
+        body = {"model": "mock", "prompt": prompt, "max_tokens": 1, "cache_salt": "s", "return_token_ids": True}
+        answer = json.loads(fetch(worker, "POST", "/v1/completions", body))
+        assert answer["choices"][0]["prompt_token_ids"] == prompt
+        assert worker.clear_cache()
+        fetch(worker, "POST", "/v1/completions", {"model": "mock", "prompt": prompt, "max_tokens": 1})
+        assert worker.clear_cache(silent=True)
+        with context.socket(zmq.DEALER) as dealer:
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.RCVTIMEO, 5000)
+            dealer.connect(f"tcp://127.0.0.1:{ports[1]}")
+            dealer.send_multipart([b"", bytes(8)])
+            messages = []
+            while (frames := dealer.recv_multipart())[2] != b"\xff" * 8:
+                messages.append(frames)
+        assert [(frames[1].decode(), int.from_bytes(frames[2])) for frames in messages] == [
+            (source["topic"], 0),
+            (source["topic"], 1),
+        ]
+        assert worker.stats().event_messages == 2
+        (_, [stored], rank), (_, [cleared, again], _) = (msgspec.msgpack.decode(frames[3]) for frames in messages)
+        assert rank == 0
+        assert (stored["type"], stored["parent_block_hash"], stored["block_size"]) == ("BlockStored", None, 16)
+        assert stored["token_ids"] == prompt[:32]
+        assert stored["extra_keys"] == [["s"], None]
+        assert cleared == {"type": "AllBlocksCleared"}
+        assert "extra_keys" not in again
+        assert not set(stored["block_hashes"]) & set(again["block_hashes"])
+        with context.socket(zmq.SUB) as subscriber:
+            subscriber.setsockopt(zmq.LINGER, 0)
+            subscriber.connect(f"tcp://127.0.0.1:{ports[0]}")
+            subscriber.subscribe(source["topic"])
+
+            def heard() -> list[bytes] | None:
+                # A subscription takes a moment to arrive; each of these is a prompt of its own.
+                text = f"{worker.stats().requests} is the number of this prompt."
+                fetch(worker, "POST", "/v1/completions", {"model": "mock", "prompt": text, "max_tokens": 1})
+                return subscriber.recv_multipart() if subscriber.poll(20) else None
+
+            topic, _, payload = wait_for(heard)
+            assert topic.decode() == source["topic"]
+            assert msgspec.msgpack.decode(payload)[1][0]["type"] == "BlockStored"
+
+
+def test_a_worker_without_kv_events_says_so(worker: MockWorker) -> None:
+    assert json.loads(fetch(worker, "GET", "/kv_event_sources"))["0"]["enable_kv_cache_events"] is False
+    assert worker.event_ports() is None
+    assert worker.stats().event_messages == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"drop_events": 1.5},
+        {"duplicate_events": -0.1},
+        {"reorder_events": 2.0},
+        {"event_delay_s": -1.0},
+        {"buffer_steps": 0},
+        {"dialect": "tgi"},
+    ],
+)
+def test_settings_of_kv_events_have_ranges(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        MockWorker(kv_events=True, **wrong)
+    assert refused.value.key in wrong
+
+
+def fetch(worker: MockWorker, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", worker.port, timeout=20)
+    try:
+        connection.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        return answer.read()
     finally:
         connection.close()

@@ -4,7 +4,7 @@ use parking_lot::RwLock;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use trunkline_sim as sim;
-use trunkline_sim::{Dialect, MockWorkerConfig};
+use trunkline_sim::{Dialect, EventsConfig, MockWorkerConfig};
 
 use crate::error;
 use crate::net::address;
@@ -26,6 +26,8 @@ pub(crate) struct MockStats {
     waiting: u64,
     /// Blocks evicted from the prefix cache.
     evicted_blocks: u64,
+    /// Messages of KV events since it was started, lost ones included.
+    event_messages: u64,
 }
 
 #[pymethods]
@@ -69,6 +71,12 @@ impl MockWorker {
         defaults.set_item("step_token_budget", config.step_token_budget)?;
         defaults.set_item("default_output_tokens", config.default_output_tokens)?;
         defaults.set_item("time_scale", config.time_scale)?;
+        let events = EventsConfig::default();
+        defaults.set_item("kv_events", config.events.is_some())?;
+        defaults.set_item("events_port", events.port)?;
+        defaults.set_item("replay_port", events.replay_port)?;
+        defaults.set_item("buffer_steps", events.buffer_steps)?;
+        defaults.set_item("event_delay_s", events.delay_s)?;
         Ok(defaults.unbind())
     }
 
@@ -79,6 +87,11 @@ impl MockWorker {
     /// prefill_tokens_per_s, step_s, per_sequence_s, per_kv_token_s: speed of the modelled hardware.  max_sequences: that run at once.  step_token_budget: tokens per step.
     /// default_output_tokens: length of an answer without a limit.  time_scale: multiplies all times, 0.1 is ten times
     /// faster.  What is None is as in `DEFAULTS`.
+    ///
+    /// kv_events: whether it publishes KV events as vLLM does; its tokens are bytes then, see
+    /// `trunkline.testing.write_mock_tokenizer`.  events_port, replay_port: where; port 0 takes a free one.  buffer_steps:
+    /// messages that a replay can give.  event_delay_s: messages go out so much later.  drop_events, duplicate_events,
+    /// reorder_events: shares of messages, 0..1, that are lost on the way, sent twice, or sent after the next one.
     ///
     /// Raises ConfigError, OSError if the address cannot be listened on.
     #[new]
@@ -98,6 +111,14 @@ impl MockWorker {
         step_token_budget = None,
         default_output_tokens = None,
         time_scale = None,
+        kv_events = false,
+        events_port = 0,
+        replay_port = 0,
+        buffer_steps = None,
+        event_delay_s = 0.0,
+        drop_events = 0.0,
+        duplicate_events = 0.0,
+        reorder_events = 0.0,
     ))]
     fn new(
         py: Python<'_>,
@@ -115,6 +136,14 @@ impl MockWorker {
         step_token_budget: Option<u32>,
         default_output_tokens: Option<u32>,
         time_scale: Option<f64>,
+        kv_events: bool,
+        events_port: u16,
+        replay_port: u16,
+        buffer_steps: Option<usize>,
+        event_delay_s: f64,
+        drop_events: f64,
+        duplicate_events: f64,
+        reorder_events: f64,
     ) -> PyResult<Self> {
         let defaults = MockWorkerConfig::default();
         let config = MockWorkerConfig {
@@ -134,6 +163,15 @@ impl MockWorker {
             step_token_budget: step_token_budget.unwrap_or(defaults.step_token_budget),
             default_output_tokens: default_output_tokens.unwrap_or(defaults.default_output_tokens),
             time_scale: time_scale.unwrap_or(defaults.time_scale),
+            events: kv_events.then(|| EventsConfig {
+                port: events_port,
+                replay_port,
+                buffer_steps: buffer_steps.unwrap_or(EventsConfig::default().buffer_steps),
+                delay_s: event_delay_s,
+                drop_share: drop_events,
+                duplicate_share: duplicate_events,
+                reorder_share: reorder_events,
+            }),
             ..defaults
         };
         let running =
@@ -168,12 +206,35 @@ impl MockWorker {
             running: stats.running,
             waiting: stats.waiting,
             evicted_blocks: stats.evicted_blocks,
+            event_messages: stats.event_messages,
         })
     }
 
     /// Empty the prefix cache and set all counters to 0. Raises RuntimeError once it is closed.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, sim::MockWorker::reset)
+    }
+
+    /// The ports of its events and of their replay, None if it publishes none. Raises RuntimeError once it is closed.
+    fn event_ports(&self, py: Python<'_>) -> PyResult<Option<(u16, u16)>> {
+        self.with(py, |worker| worker.event_ports().map(|[port, replay_port]| (port, replay_port)))
+    }
+
+    /// Empty the prefix cache of what no running request holds; return whether nothing is left.
+    ///
+    /// silent: whether events never tell of it; else they do with the next step, as vLLM's do. Raises RuntimeError once it is
+    /// closed.
+    #[pyo3(signature = (*, silent = false))]
+    fn clear_cache(&self, py: Python<'_>, silent: bool) -> PyResult<bool> {
+        self.with(py, |worker| worker.clear_cache(silent))
+    }
+
+    /// End the connections of whoever follows its events and refuse new ones, until it is called with paused=False.
+    ///
+    /// Messages are numbered and kept for a replay meanwhile. Raises RuntimeError once it is closed.
+    #[pyo3(signature = (*, paused = true))]
+    fn pause_events(&self, py: Python<'_>, paused: bool) -> PyResult<()> {
+        self.with(py, |worker| worker.pause_events(paused))
     }
 
     /// Stop at once, as a killed process would: open connections are cut. The second time is a no-op.

@@ -51,3 +51,18 @@ class MockWorkerSettings(Settings, frozen=True, kw_only=True):
     time_scale: Annotated[float, Meta(ge=1e-6, le=1e3, description="Multiplies all times; 0.1 is 10 x faster.")] = (
         _MODELLED["time_scale"]
     )
+    kv_events: Annotated[bool, Meta(description="Publish KV events as vLLM does; a token is then a byte.")] = _MODELLED[
+        "kv_events"
+    ]
+    events_port: Annotated[Port, Meta(description="Port of the KV events; 0 takes a free one.")] = _MODELLED[
+        "events_port"
+    ]
+    replay_port: Annotated[Port, Meta(description="Port of their replay; 0 takes a free one.")] = _MODELLED[
+        "replay_port"
+    ]
+    buffer_steps: Annotated[int, Meta(ge=1, le=1_000_000, description="Messages that a replay can give.")] = _MODELLED[
+        "buffer_steps"
+    ]
+    event_delay_s: Annotated[float, Meta(ge=0, le=3600, description="KV events go out so much later.")] = _MODELLED[
+        "event_delay_s"
+    ]

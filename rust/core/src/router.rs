@@ -352,10 +352,11 @@ impl Router {
         self.state.lock().reset_worker(id, &self.config)
     }
 
-    /// Sets from where a worker's cache is known. Own views are kept up in any case, so going back to them costs nothing.
+    /// Sets from where a worker's cache is known. Own views are kept up in any case, so going back to them costs nothing. With
+    /// [`CacheView::Events`] a worker that told nothing yet has an empty cache.
     ///
     /// # Errors
-    /// [`Error::UnknownWorker`].
+    /// [`Error::UnknownWorker`]; [`Error::Config`] for events of more workers than there are views.
     pub fn set_cache_view(&self, id: WorkerId, view: CacheView) -> Result<(), Error> {
         self.state.lock().set_cache_view(id, view)
     }

@@ -148,8 +148,11 @@ impl Cache {
 }
 
 impl State {
-    /// Sets which view of a worker's cache counts.
+    /// Sets which view of a worker's cache counts. A worker whose events count and that told none has an empty cache.
     pub(crate) fn set_cache_view(&mut self, id: WorkerId, view: CacheView) -> Result<(), Error> {
+        if view == CacheView::Events {
+            self.exact_views(id, Medium::Gpu)?;
+        }
         let cache = &mut self.worker_mut(id)?.cache;
         if cache.view != view {
             cache.view = view;

@@ -292,3 +292,20 @@ fn forgotten_events_come_again_and_the_own_view_stays() {
     router.set_cache_view(ids[0], CacheView::Own).expect("it was added");
     assert_eq!(matched(), 160);
 }
+
+#[test]
+fn a_worker_whose_events_count_and_that_told_none_holds_nothing() {
+    let (router, ids) = router(1);
+    let tokens: Vec<u32> = (0..160).collect();
+    let prompt = bytes(&tokens);
+    let ask = request(&tokens, &prompt);
+    router.set_cache_view(ids[0], CacheView::Own).expect("it was added");
+    let decision = router.route(&ask, Millis(0)).expect("a worker");
+    router.complete(decision.id, None, Millis(1));
+    assert_eq!(router.peek(&ask).expect("tokens").matched_tokens, 160);
+    // Its cache was lost with its engine, which has nothing to tell yet.
+    router.forget_events(ids[0]).expect("it was added");
+    router.set_cache_view(ids[0], CacheView::Events).expect("it was added");
+    assert_eq!(router.peek(&ask).expect("tokens").matched_tokens, 0);
+    assert_eq!(router.route(&ask, Millis(2)).expect("a worker").told_tokens, Some(0));
+}

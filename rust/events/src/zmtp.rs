@@ -1,4 +1,4 @@
-//! As much of ZMTP 3.0 as a subscriber and a dealer need: greeting, the NULL mechanism, frames, heartbeats.
+//! As much of ZMTP 3.0 as a subscriber, a dealer and their peers need: greeting, the NULL mechanism, frames, heartbeats.
 //!
 //! Our own because a peer must not be able to end the process: the `zeromq` crate (0.7) reserves whatever length a frame
 //! declares, so that nine bytes of a publisher abort the gateway (`memory allocation of 1125899906908169 bytes failed`), and
@@ -45,6 +45,8 @@ pub(crate) enum Fault {
 pub(crate) enum Role {
     Subscriber,
     Dealer,
+    Publisher,
+    Router,
 }
 
 impl Role {
@@ -52,6 +54,8 @@ impl Role {
         match self {
             Self::Subscriber => "SUB",
             Self::Dealer => "DEALER",
+            Self::Publisher => "PUB",
+            Self::Router => "ROUTER",
         }
     }
 
@@ -59,6 +63,8 @@ impl Role {
         match self {
             Self::Subscriber => matches!(peer, b"PUB" | b"XPUB"),
             Self::Dealer => matches!(peer, b"ROUTER" | b"REP" | b"DEALER"),
+            Self::Publisher => matches!(peer, b"SUB" | b"XSUB"),
+            Self::Router => matches!(peer, b"DEALER" | b"REQ"),
         }
     }
 }

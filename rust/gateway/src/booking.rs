@@ -86,7 +86,12 @@ impl Booking {
             fleet.router.complete(self.decision.id, usage, self.shared.now());
             if let (Some(text), Some(told), Some(cached)) =
                 (self.watched, self.decision.told_tokens, usage.and_then(|usage| usage.cached_tokens))
-                && fleet.exact.text(text).watch.note(told, cached, self.shared.now())
+                && fleet.exact.text(text).watch.note(
+                    told,
+                    self.decision.matched_tokens,
+                    cached,
+                    self.shared.now(),
+                )
             {
                 // The events may be wrong as well as the text.
                 self.worker.following.resync();

@@ -12,6 +12,7 @@
 //! Not thread-safe; one owner drives it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -76,6 +77,8 @@ pub struct BlockCache {
     clock: u64,
     reserved_blocks: u32,
     evicted_blocks: u64,
+    /// Blocks evicted since somebody asked; `None` if nobody will.
+    evicted: Option<Vec<SequenceHash>>,
 }
 
 impl BlockCache {
@@ -89,7 +92,18 @@ impl BlockCache {
             clock: 0,
             reserved_blocks: 0,
             evicted_blocks: 0,
+            evicted: None,
         }
+    }
+
+    /// Makes it remember which blocks it evicts, for [`BlockCache::take_evicted`].
+    pub fn remember_evicted(&mut self) {
+        self.evicted.get_or_insert_default();
+    }
+
+    /// Blocks evicted since the last call, in order; none if it was not told to remember them.
+    pub fn take_evicted(&mut self) -> Vec<SequenceHash> {
+        self.evicted.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Blocks that fit at once.
@@ -145,22 +159,31 @@ impl BlockCache {
         Some(Lease { pinned_blocks: hit_blocks, reserved_blocks, hit_blocks })
     }
 
-    /// Makes the first `blocks` blocks of `chain`, now computed, visible to others and pins them.
+    /// Makes the first `blocks` blocks of `chain`, now computed, visible to others and pins them. Returns the positions of
+    /// those that were not present before, as runs in ascending order.
     ///
     /// `chain` is the one that `lease` was admitted with. A block that somebody else has computed meanwhile is shared.
     /// Cost: O(new blocks log cached blocks).
     ///
     /// # Panics
     /// If `chain` has fewer blocks, or the lease reserved fewer.
-    pub fn commit(&mut self, chain: &[SequenceHash], lease: &mut Lease, blocks: u32) {
+    pub fn commit(&mut self, chain: &[SequenceHash], lease: &mut Lease, blocks: u32) -> Vec<Range<u32>> {
+        let mut added: Vec<Range<u32>> = Vec::new();
         for &hash in chain.get(lease.pinned_blocks as usize..blocks as usize).unwrap_or_default() {
             lease.reserved_blocks =
                 lease.reserved_blocks.checked_sub(1).expect("a computed block was reserved at admission");
             self.reserved_blocks -= 1;
+            let at = lease.pinned_blocks;
             lease.pinned_blocks += 1;
-            self.pin(hash);
+            if self.pin(hash) {
+                match added.last_mut() {
+                    Some(run) if run.end == at => run.end += 1,
+                    _ => added.push(at..at + 1),
+                }
+            }
         }
         assert!(lease.pinned_blocks >= blocks, "a computed block has a name");
+        added
     }
 
     /// Ends a sequence: its committed blocks become evictable, its last block first, and its reserved room is free.
@@ -179,10 +202,12 @@ impl BlockCache {
         }
     }
 
-    /// Drops every block that nobody holds. True if none is left.
+    /// Drops every block that nobody holds; these count as evicted for [`BlockCache::take_evicted`] alone. True if none is
+    /// left.
     pub fn clear(&mut self) -> bool {
         for (_, hash) in std::mem::take(&mut self.idle) {
             self.blocks.remove(&hash);
+            self.evicted.as_mut().into_iter().for_each(|evicted| evicted.push(hash));
         }
         self.blocks.is_empty() && self.reserved_blocks == 0
     }
@@ -196,17 +221,21 @@ impl BlockCache {
         self.idle.len() as u32
     }
 
-    fn pin(&mut self, hash: SequenceHash) {
+    /// Holds a block once more. True if it was not present.
+    fn pin(&mut self, hash: SequenceHash) -> bool {
+        let present = self.blocks.len();
         let block = self.blocks.entry(hash).or_insert(Block { references: 0, idle_since: 0 });
         if block.references == 0 {
             self.idle.remove(&block.idle_since);
         }
         block.references += 1;
+        self.blocks.len() > present
     }
 
     fn evict_one(&mut self) {
         let (_, hash) = self.idle.pop_first().expect("room was checked before it was reserved");
         self.blocks.remove(&hash);
         self.evicted_blocks += 1;
+        self.evicted.as_mut().into_iter().for_each(|evicted| evicted.push(hash));
     }
 }

@@ -42,6 +42,42 @@ pub struct MockWorkerConfig {
     pub default_output_tokens: u32,
     /// Multiplies all times: 1 is the modelled hardware, 0.1 ten times faster.
     pub time_scale: f64,
+    /// How it publishes KV events; it publishes none by default. Its tokens are bytes then, see
+    /// [`byte_tokens`](crate::byte_tokens).
+    pub events: Option<EventsConfig>,
+}
+
+/// How a mock worker publishes KV events. Faults befall a share of the messages, the same ones in every run.
+#[derive(Clone, Debug)]
+pub struct EventsConfig {
+    /// Port of the messages, on the worker's address; 0 takes a free one.
+    pub port: u16,
+    /// Port of the replay, likewise.
+    pub replay_port: u16,
+    /// Newest messages that a replay can give: 10,000.
+    pub buffer_steps: usize,
+    /// Messages go out so much later; not scaled.
+    pub delay_s: f64,
+    /// Share of messages that are lost on the way, 0..1.
+    pub drop_share: f64,
+    /// Share of messages that are sent twice, 0..1.
+    pub duplicate_share: f64,
+    /// Share of messages that go out after the next one, 0..1.
+    pub reorder_share: f64,
+}
+
+impl Default for EventsConfig {
+    fn default() -> Self {
+        Self {
+            port: 0,
+            replay_port: 0,
+            buffer_steps: 10_000,
+            delay_s: 0.0,
+            drop_share: 0.0,
+            duplicate_share: 0.0,
+            reorder_share: 0.0,
+        }
+    }
 }
 
 impl Default for MockWorkerConfig {
@@ -63,6 +99,7 @@ impl Default for MockWorkerConfig {
             step_token_budget: 8_192,
             default_output_tokens: 64,
             time_scale: 1.0,
+            events: None,
         }
     }
 }
@@ -133,7 +170,27 @@ impl MockWorkerConfig {
         ] {
             require(value == 0.0 || positive(value), key, &value, "0 or above")?;
         }
-        require((1e-6..=1e3).contains(&self.time_scale), "time_scale", &self.time_scale, "1e-6..=1000")
+        require((1e-6..=1e3).contains(&self.time_scale), "time_scale", &self.time_scale, "1e-6..=1000")?;
+        self.events.as_ref().map_or(Ok(()), |events| self.check_events(events))
+    }
+
+    fn check_events(&self, events: &EventsConfig) -> Result<(), Error> {
+        require(self.dialect == Dialect::Vllm, "dialect", &self.dialect, "vllm with kv_events")?;
+        require(
+            (1..=1_000_000).contains(&events.buffer_steps),
+            "buffer_steps",
+            &events.buffer_steps,
+            "1..=1000000",
+        )?;
+        require((0.0..=3600.0).contains(&events.delay_s), "event_delay_s", &events.delay_s, "0..=3600")?;
+        for (key, share) in [
+            ("drop_events", events.drop_share),
+            ("duplicate_events", events.duplicate_share),
+            ("reorder_events", events.reorder_share),
+        ] {
+            require((0.0..=1.0).contains(&share), key, &share, "0..=1")?;
+        }
+        Ok(())
     }
 }
 

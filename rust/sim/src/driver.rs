@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
-use crate::engine::{Engine, SequenceId, SequenceSpec, Token};
+use crate::engine::{Change, Engine, SequenceId, SequenceSpec, Token};
+use crate::events::{Events, Teller, Told};
 use crate::histogram::Histogram;
 
 /// A token on its way to the request that waits for it.
@@ -34,6 +35,8 @@ struct Listener {
     sequence: usize,
     sender: UnboundedSender<Delivery>,
     submitted: Instant,
+    /// What events say of its blocks, if the worker publishes any.
+    told: Option<Told>,
 }
 
 #[derive(Debug)]
@@ -41,6 +44,8 @@ struct State {
     engine: Engine,
     listeners: HashMap<SequenceId, Listener>,
     ttft: Histogram,
+    /// What has changed in the cache and is not told yet.
+    events: Events,
 }
 
 /// An engine and its clock, shared by the requests of one worker.
@@ -51,12 +56,32 @@ pub(crate) struct Driver {
     work: Notify,
     open_requests: AtomicUsize,
     time_scale: f64,
+    teller: Option<Arc<Teller>>,
 }
 
 impl Driver {
-    pub(crate) fn new(engine: Engine, time_scale: f64) -> Self {
-        let state = State { engine, listeners: HashMap::new(), ttft: Histogram::default() };
-        Self { state: Mutex::new(state), work: Notify::new(), open_requests: AtomicUsize::new(0), time_scale }
+    pub(crate) fn new(mut engine: Engine, time_scale: f64, teller: Option<Arc<Teller>>) -> Self {
+        if teller.is_some() {
+            engine.remember_changes();
+        }
+        let state = State {
+            engine,
+            listeners: HashMap::new(),
+            ttft: Histogram::default(),
+            events: Events::default(),
+        };
+        Self {
+            state: Mutex::new(state),
+            work: Notify::new(),
+            open_requests: AtomicUsize::new(0),
+            time_scale,
+            teller,
+        }
+    }
+
+    /// Who publishes the events, if anybody does.
+    pub(crate) fn teller(&self) -> Option<&Arc<Teller>> {
+        self.teller.as_ref()
     }
 
     /// Looks at the engine and at the times to first token between two of its events.
@@ -70,9 +95,16 @@ impl Driver {
         self.open_requests.load(Ordering::Relaxed)
     }
 
-    /// Empties the cache of what no running sequence holds; true if nothing is left.
-    pub(crate) fn clear_cache(&self) -> bool {
-        self.state.lock().engine.clear_cache()
+    /// Empties the cache of what no running sequence holds; true if nothing is left. Events tell of it with the next step, or
+    /// never if it is `silent`.
+    pub(crate) fn clear_cache(&self, silent: bool) -> bool {
+        let mut state = self.state.lock();
+        state.note_changes();
+        let is_empty = state.engine.clear_cache();
+        if silent {
+            drop(state.engine.take_changes());
+        }
+        is_empty
     }
 
     /// Sets all totals to 0.
@@ -83,14 +115,14 @@ impl Driver {
     }
 
     /// Queues sequences; their tokens come through the result, which cancels them when it is dropped.
-    pub(crate) fn submit(self: &Arc<Self>, specs: Vec<SequenceSpec>) -> Generation {
+    pub(crate) fn submit(self: &Arc<Self>, specs: Vec<(SequenceSpec, Option<Told>)>) -> Generation {
         let (sender, tokens) = unbounded_channel();
         let submitted = Instant::now();
         self.open_requests.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock();
-        let ids = specs.into_iter().enumerate().map(|(sequence, spec)| {
+        let ids = specs.into_iter().enumerate().map(|(sequence, (spec, told))| {
             let id = state.engine.submit(spec);
-            state.listeners.insert(id, Listener { sequence, sender: sender.clone(), submitted });
+            state.listeners.insert(id, Listener { sequence, sender: sender.clone(), submitted, told });
             id
         });
         let ids = ids.collect();
@@ -114,6 +146,11 @@ impl Driver {
             sleep_until(now).await;
             let mut state = self.state.lock();
             state.engine.finish_step(&mut produced);
+            state.note_changes();
+            if let Some(teller) = &self.teller {
+                // Before the tokens: who has an answer may count on its events being on their way.
+                teller.tell(&mut state.events);
+            }
             for token in produced.drain(..) {
                 state.deliver(token);
             }
@@ -123,6 +160,7 @@ impl Driver {
     fn close(&self, ids: &[SequenceId]) {
         self.open_requests.fetch_sub(1, Ordering::Relaxed);
         let mut state = self.state.lock();
+        state.note_changes();
         for &id in ids {
             state.engine.cancel(id);
             state.listeners.remove(&id);
@@ -131,6 +169,22 @@ impl Driver {
 }
 
 impl State {
+    /// Puts what has changed in the cache into words, while those whose blocks it is about are known.
+    fn note_changes(&mut self) {
+        let block_size = self.engine.block_size();
+        for change in self.engine.take_changes() {
+            match change {
+                Change::Stored { sequence, blocks } => {
+                    let told = self.listeners.get(&sequence).and_then(|listener| listener.told.as_ref());
+                    let told = told.expect("changes are noted before a sequence is forgotten");
+                    self.events.stored(told, blocks.start as usize, blocks.end as usize, block_size);
+                }
+                Change::Removed(hashes) => self.events.removed(&hashes),
+                Change::Cleared => self.events.cleared(),
+            }
+        }
+    }
+
     fn deliver(&mut self, token: Token) {
         let listener = self.listeners.get(&token.sequence).expect("a sequence lives as long as its listener");
         if token.index == 0 {

@@ -8,6 +8,7 @@
 //! yields the first token of its answer.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 use crate::cache::{BlockCache, Lease, SequenceHash};
 use crate::step::{StepModel, StepWork};
@@ -54,6 +55,22 @@ pub struct Token {
     pub cached_tokens: u32,
     /// True for the last token of the answer: the sequence is gone.
     pub last: bool,
+}
+
+/// What has changed in the prefix cache, see [`Engine::take_changes`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Change {
+    /// These blocks of a sequence's chain, by their positions, were computed and were not cached before.
+    Stored {
+        /// Whose. It may be gone already.
+        sequence: SequenceId,
+        /// Positions in its chain.
+        blocks: Range<u32>,
+    },
+    /// These blocks were evicted, in this order.
+    Removed(Vec<SequenceHash>),
+    /// The whole cache was emptied.
+    Cleared,
 }
 
 /// Totals since the engine was made (or [`Engine::reset_counters`]).
@@ -108,6 +125,8 @@ pub struct Engine {
     plan: Vec<SequenceId>,
     counters: Counters,
     next_id: u64,
+    /// What has changed since somebody asked; `None` if nobody will.
+    changes: Option<Vec<Change>>,
 }
 
 impl Engine {
@@ -124,13 +143,31 @@ impl Engine {
             plan: Vec::new(),
             counters: Counters::default(),
             next_id: 0,
+            changes: None,
         }
+    }
+
+    /// Makes it remember what changes in its cache, for [`Engine::take_changes`].
+    pub fn remember_changes(&mut self) {
+        self.changes.get_or_insert_default();
+        self.cache.remember_evicted();
+    }
+
+    /// What has changed in the cache since the last call, in order; nothing if it was not told to remember that.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// The prefix cache.
     #[must_use]
     pub fn cache(&self) -> &BlockCache {
         &self.cache
+    }
+
+    /// Tokens per block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        self.config.block_size
     }
 
     /// Totals.
@@ -240,7 +277,16 @@ impl Engine {
 
     /// Empties the cache of what no running sequence holds. True if nothing is left in it.
     pub fn clear_cache(&mut self) -> bool {
-        self.cache.clear()
+        let is_empty = self.cache.clear();
+        let dropped = self.cache.take_evicted();
+        if let Some(changes) = &mut self.changes {
+            match is_empty {
+                true => changes.push(Change::Cleared),
+                false if dropped.is_empty() => {}
+                false => changes.push(Change::Removed(dropped)),
+            }
+        }
+        is_empty
     }
 
     /// Sets the totals to 0.
@@ -265,6 +311,10 @@ impl Engine {
         let Some(lease) = self.cache.admit(&spec.chain, max_hit_blocks, total_blocks) else {
             return false;
         };
+        let evicted = self.cache.take_evicted();
+        if let Some(changes) = self.changes.as_mut().filter(|_| !evicted.is_empty()) {
+            changes.push(Change::Removed(evicted));
+        }
         sequence.cached_tokens = lease.hit_blocks() * self.config.block_size;
         sequence.computed_tokens = sequence.cached_tokens;
         sequence.lease = Some(lease);
@@ -280,7 +330,11 @@ impl Engine {
         let sequence = self.sequences.get_mut(&id).expect("a running sequence exists");
         sequence.computed_tokens += tokens;
         let lease = sequence.lease.as_mut().expect("a running sequence has blocks");
-        self.cache.commit(&sequence.spec.chain, lease, sequence.computed_tokens / self.config.block_size);
+        let computed_blocks = sequence.computed_tokens / self.config.block_size;
+        let added = self.cache.commit(&sequence.spec.chain, lease, computed_blocks);
+        if let Some(changes) = &mut self.changes {
+            changes.extend(added.into_iter().map(|blocks| Change::Stored { sequence: id, blocks }));
+        }
     }
 
     /// Yields the next token of a running sequence, which then decodes on or is gone.

@@ -9,9 +9,10 @@
 //!
 //! Timings follow a cost model of Llama 3.1 70B on 8xH100 ([`StepModel`]); ratios between routing policies carry over
 //! to real fleets, absolute times do not. Not modelled: pre-emption, speculative decoding, split prefill and decode,
-//! a tokenizer ([`tokens`] documents the stand-in).
+//! a tokenizer ([`tokens`] documents the stand-in, [`byte_tokens`] that of workers that publish KV events).
 
 mod api;
+pub mod byte_tokens;
 pub mod cache;
 mod config;
 pub mod des;
@@ -19,12 +20,13 @@ mod dialect;
 mod driver;
 pub mod engine;
 mod error;
+mod events;
 mod histogram;
 mod step;
 pub mod tokens;
 mod worker;
 
-pub use config::MockWorkerConfig;
+pub use config::{EventsConfig, MockWorkerConfig};
 pub use dialect::Dialect;
 pub use error::Error;
 pub use step::StepModel;

@@ -10,6 +10,8 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::byte_tokens;
+
 /// Longest piece of text that is one token, in bytes.
 pub const PIECE_BYTES: usize = 4;
 
@@ -54,35 +56,101 @@ pub fn token_text(token: u32) -> Option<String> {
     std::str::from_utf8(&piece[..length]).ok().map(str::to_owned)
 }
 
+/// Which stand-in a worker has.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Tokenizer {
+    /// One token per 4 bytes, about as many as real vocabularies need.
+    #[default]
+    Pieces,
+    /// One token per byte, by a vocabulary that can be written down: see [`byte_tokens`].
+    Bytes,
+}
+
+impl Tokenizer {
+    /// Appends the tokens of `text`. Cost: O(bytes).
+    pub fn push_text(self, tokens: &mut Vec<u32>, text: &str) {
+        match self {
+            Self::Pieces => push_text(tokens, text),
+            Self::Bytes => tokens.extend(text.bytes().map(u32::from)),
+        }
+    }
+
+    /// The tokens of `text`.
+    #[must_use]
+    pub fn text_tokens(self, text: &str) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        self.push_text(&mut tokens, text);
+        tokens
+    }
+
+    /// The tokens of an answer of `length` tokens to `prompt`, see [`answer_tokens`].
+    #[must_use]
+    pub fn answer_tokens(self, prompt: &[u32], choice: u32, length: u32) -> Vec<u32> {
+        match self {
+            Self::Pieces => answer_tokens(prompt, choice, length),
+            Self::Bytes => byte_tokens::answer_tokens(prompt, choice, length),
+        }
+    }
+
+    /// Start of a message, of its content, its end, and the stand-in of an item.
+    fn markers(self) -> [u32; 4] {
+        match self {
+            Self::Pieces => [MESSAGE, CONTENT, END, ITEM],
+            Self::Bytes => [byte_tokens::MESSAGE, byte_tokens::CONTENT, byte_tokens::END, byte_tokens::ITEM],
+        }
+    }
+}
+
 /// Renders a chat message by message, so that equal leading messages are equal leading tokens.
 #[derive(Debug, Default)]
 pub struct ChatTokens {
     tokens: Vec<u32>,
+    tokenizer: Tokenizer,
 }
 
 impl ChatTokens {
+    /// An empty chat.
+    #[must_use]
+    pub fn new(tokenizer: Tokenizer) -> Self {
+        Self { tokens: Vec::new(), tokenizer }
+    }
+
     /// Opens a message of `role`; its content is what is pushed until [`ChatTokens::end`].
     pub fn begin(&mut self, role: &str) {
-        self.tokens.push(MESSAGE);
-        push_text(&mut self.tokens, role);
-        self.tokens.push(CONTENT);
+        let [message, content, ..] = self.tokenizer.markers();
+        self.tokens.push(message);
+        self.tokenizer.push_text(&mut self.tokens, role);
+        self.tokens.push(content);
     }
 
     /// Appends text to the open message. Text pushed in several calls is cut separately; join it first where it is
     /// one text to the user.
     pub fn text(&mut self, text: &str) {
-        push_text(&mut self.tokens, text);
+        self.tokenizer.push_text(&mut self.tokens, text);
     }
 
     /// Appends a content part that is not text (an image, say) by the hash of its description.
     pub fn item(&mut self, description: &[u8]) {
         let hash = xxh3_64_with_seed(description, 0);
-        self.tokens.extend([ITEM, hash as u32, (hash >> 32) as u32]);
+        let [.., item] = self.tokenizer.markers();
+        self.tokens.push(item);
+        match self.tokenizer {
+            Tokenizer::Pieces => self.tokens.extend([hash as u32, (hash >> 32) as u32]),
+            Tokenizer::Bytes => self.tokens.extend(hash.to_le_bytes().map(u32::from)),
+        }
+    }
+
+    /// Appends a tool call by its function's name.
+    pub fn call(&mut self, name: &str) {
+        let [.., item] = self.tokenizer.markers();
+        self.tokens.push(item);
+        self.text(name);
     }
 
     /// Closes the open message.
     pub fn end(&mut self) {
-        self.tokens.push(END);
+        let [_, _, end, _] = self.tokenizer.markers();
+        self.tokens.push(end);
     }
 
     /// The prompt: all messages, then the opening of the assistant's answer.

@@ -16,6 +16,7 @@ use crate::config::MockWorkerConfig;
 use crate::driver::Driver;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::events::Teller;
 
 /// Pause after a connection could not be accepted.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
@@ -37,6 +38,8 @@ pub struct MockStats {
     pub waiting: u64,
     /// Blocks evicted from the prefix cache.
     pub evicted_blocks: u64,
+    /// Messages of KV events, since it was started; 0 if it publishes none.
+    pub event_messages: u64,
 }
 
 /// A running mock worker: one thread with its own event loop. Several may live in one process.
@@ -67,13 +70,19 @@ impl MockWorker {
     /// system gives no thread or event loop.
     #[expect(clippy::needless_pass_by_value, reason = "a configuration is used up by what it configures")]
     pub fn start(config: MockWorkerConfig) -> Result<Self, Error> {
-        let driver = Arc::new(Driver::new(Engine::new(config.engine()?), config.time_scale));
+        let engine = Engine::new(config.engine()?);
         let listen_error = |source| Error::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).map_err(listen_error)?;
         listener.set_nonblocking(true).map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
 
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
+        let teller = config.events.as_ref().map(|events| {
+            let _inside = runtime.enter();
+            Teller::start(events, address)
+        });
+        let teller = teller.transpose().map_err(listen_error)?;
+        let driver = Arc::new(Driver::new(engine, config.time_scale, teller));
         let api = Arc::new(Api::new(Arc::clone(&driver), &config));
         let (stop, stopped) = oneshot::channel();
         let stepping = Arc::clone(&driver);
@@ -109,14 +118,35 @@ impl MockWorker {
                 running: engine.running() as u64,
                 waiting: engine.waiting() as u64,
                 evicted_blocks: engine.cache().evicted_blocks(),
+                event_messages: self.driver.teller().map_or(0, |teller| teller.messages()),
             }
         })
     }
 
     /// Empties the prefix cache of what no running request holds, and sets all counters to 0.
     pub fn reset(&self) {
-        self.driver.clear_cache();
+        self.driver.clear_cache(false);
         self.driver.reset_counters();
+    }
+
+    /// Empties the prefix cache of what no running request holds; true if nothing is left. Events tell of it with the next step
+    /// that runs, as vLLM's do, or never if it is `silent`.
+    pub fn clear_cache(&self, silent: bool) -> bool {
+        self.driver.clear_cache(silent)
+    }
+
+    /// Ends the connections of whoever follows its events and refuses new ones, until it is called with `false`. Messages are
+    /// numbered and kept for a replay meanwhile. Does nothing if it publishes none.
+    pub fn pause_events(&self, paused: bool) {
+        if let Some(teller) = self.driver.teller() {
+            teller.pause(paused);
+        }
+    }
+
+    /// Ports of its events and of their replay; `None` if it publishes none.
+    #[must_use]
+    pub fn event_ports(&self) -> Option<[u16; 2]> {
+        self.driver.teller().map(|teller| teller.ports())
     }
 
     /// Stops it at once, as a killed process would: open connections are cut.

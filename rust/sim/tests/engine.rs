@@ -1,9 +1,11 @@
 //! The engine without a clock: what it schedules, how long it says that takes, and what it frees.
 
+use std::collections::{HashMap, HashSet};
+
 use proptest::prelude::*;
 use trunkline_sim::StepModel;
-use trunkline_sim::cache::block_chain;
-use trunkline_sim::engine::{Engine, EngineConfig, SequenceId, SequenceSpec, Token};
+use trunkline_sim::cache::{SequenceHash, block_chain};
+use trunkline_sim::engine::{Change, Engine, EngineConfig, SequenceId, SequenceSpec, Token};
 
 const BLOCK: u32 = 16;
 
@@ -221,6 +223,42 @@ fn a_sequence_larger_than_the_cache_is_a_fault_of_the_caller() {
     engine.submit(spec(&prompt(150, 0, 0), 20));
 }
 
+/// Does to a set of blocks what an engine says has changed; every change has to change something.
+fn apply(
+    held: &mut HashSet<SequenceHash>,
+    chains: &HashMap<SequenceId, Vec<SequenceHash>>,
+    changes: Vec<Change>,
+) {
+    for change in changes {
+        match change {
+            Change::Stored { sequence, blocks } => {
+                let blocks = &chains[&sequence][blocks.start as usize..blocks.end as usize];
+                assert!(!blocks.is_empty() && blocks.iter().all(|&block| held.insert(block)));
+            }
+            Change::Removed(blocks) => {
+                assert!(!blocks.is_empty() && blocks.iter().all(|block| held.remove(block)));
+            }
+            Change::Cleared => held.clear(),
+        }
+    }
+}
+
+#[test]
+fn changes_are_forgotten_unless_somebody_wants_them() {
+    let mut engine = Engine::new(config());
+    engine.submit(spec(&prompt(0, 50, 0), 3));
+    drain(&mut engine);
+    assert!(engine.take_changes().is_empty());
+    engine.remember_changes();
+    assert!(engine.clear_cache());
+    assert_eq!(engine.take_changes(), [Change::Cleared]);
+    let id = engine.submit(spec(&prompt(0, 50, 0), 15));
+    drain(&mut engine);
+    let stored = |blocks| Change::Stored { sequence: id, blocks };
+    assert_eq!(engine.take_changes(), [stored(0..3), stored(3..4)], "of the prompt, and of the answer");
+    assert!(engine.take_changes().is_empty());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
@@ -232,7 +270,7 @@ proptest! {
         step_token_budget in 9_u32..300,
     ) {
         let mut engine = Engine::new(EngineConfig { capacity_blocks, step_token_budget, max_sequences: 8, ..config() });
-        let mut expected = std::collections::HashMap::new();
+        let mut expected = HashMap::new();
         let mut tokens = Vec::new();
         for (action, prompt_tokens, output_tokens, pick) in actions {
             match action {
@@ -268,5 +306,42 @@ proptest! {
             prop_assert!(own.iter().all(|token| token.last == (token.index + 1 == output_tokens)));
         }
         prop_assert_eq!((engine.running(), engine.waiting(), engine.cache().used_blocks()), (0, 0, 0));
+    }
+
+    /// Who follows the changes knows at any time what the cache holds.
+    #[test]
+    fn changes_tell_what_the_cache_holds(
+        actions in prop::collection::vec((0_u32..6, 1_u32..200, 1_u32..20, any::<usize>()), 1..60),
+        capacity_blocks in 16_u32..64,
+    ) {
+        let mut engine =
+            Engine::new(EngineConfig { capacity_blocks, step_token_budget: 60, max_sequences: 8, ..config() });
+        engine.remember_changes();
+        let mut chains = HashMap::new();
+        let mut held = HashSet::new();
+        let mut tokens = Vec::new();
+        for (action, prompt_tokens, output_tokens, pick) in actions {
+            match action {
+                0 | 1 => {
+                    let shared = prompt_tokens / 2;
+                    let spec = spec(&prompt(shared, prompt_tokens - shared, pick as u32 % 5), output_tokens);
+                    let chain = spec.chain.clone();
+                    chains.insert(engine.submit(spec), chain);
+                }
+                2 => _ = engine.cancel(SequenceId((pick % (chains.len() + 1)) as u64)),
+                3 if pick % 4 == 0 => _ = engine.clear_cache(),
+                _ => {
+                    if engine.start_step().is_some() {
+                        engine.finish_step(&mut tokens);
+                    }
+                }
+            }
+            apply(&mut held, &chains, engine.take_changes());
+            prop_assert_eq!(held.len() as u32, engine.cache().present_blocks());
+            for chain in chains.values() {
+                let leading = chain.iter().take_while(|block| held.contains(block)).count();
+                prop_assert_eq!(leading as u32, engine.cache().matched_blocks(chain));
+            }
+        }
     }
 }

@@ -33,7 +33,7 @@ pub(super) type Link = Connection<Box<dyn Socket>>;
 
 /// A task that ends with its owner.
 #[derive(Debug)]
-pub(super) struct Owned(JoinHandle<()>);
+pub(crate) struct Owned(JoinHandle<()>);
 
 impl Drop for Owned {
     fn drop(&mut self) {
@@ -42,7 +42,7 @@ impl Drop for Owned {
 }
 
 /// Starts a task that ends when what this returns is dropped.
-pub(super) fn own(task: impl Future<Output = ()> + Send + 'static) -> Owned {
+pub(crate) fn own(task: impl Future<Output = ()> + Send + 'static) -> Owned {
     Owned(tokio::spawn(task))
 }
 

@@ -19,7 +19,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use trunkline_core::Millis;
 
-use self::link::{Link, Owned, Replay, Replayed};
+use self::link::{Link, Replay, Replayed};
+pub(crate) use self::link::{Owned, own};
 pub use self::poll::Drain;
 use self::stats::Pace;
 pub use self::stats::Stats;

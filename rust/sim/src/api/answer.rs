@@ -60,6 +60,8 @@ pub(crate) struct Answer {
     pub(crate) choices: Vec<Vec<u32>>,
     /// Choices that answer the same prompt, which is counted once.
     pub(crate) choices_per_prompt: usize,
+    /// Ids of each prompt's tokens, if they were asked for; a stream does not tell them.
+    pub(crate) prompt_token_ids: Option<Vec<Vec<u32>>>,
     pub(crate) finish_reason: &'static str,
     pub(crate) usage: Usage,
 }
@@ -70,14 +72,18 @@ struct Envelope<'a> {
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: Vec<Choice>,
+    choices: Vec<Choice<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [u32]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
 }
 
 #[derive(Serialize)]
-struct Choice {
+struct Choice<'a> {
     index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [u32]>,
     #[serde(flatten)]
     content: Content,
     logprobs: (),
@@ -123,15 +129,22 @@ impl Answer {
                 Kind::Chat => Content::Message { role: "assistant", content: text },
                 _ => Content::Text(text),
             };
-            Choice { index, content, logprobs: (), finish_reason: Some(self.finish_reason) }
+            // A chat has one prompt and tells its ids beside the choices; a completion tells them in each.
+            let ids = self.ids_of(index / self.choices_per_prompt).filter(|_| self.kind == Kind::Completion);
+            let finish_reason = Some(self.finish_reason);
+            Choice { index, prompt_token_ids: ids, content, logprobs: (), finish_reason }
         });
-        self.envelope(object, choices.collect(), Some(self.usage))
+        let ids = self.ids_of(0).filter(|_| self.kind == Kind::Chat);
+        self.envelope(object, choices.collect(), ids, Some(self.usage))
     }
 
     /// The chunk that opens a choice of a chat, with its role and no text.
     pub(crate) fn role_chunk(&self, index: usize) -> String {
         let content = Content::Delta(Delta { role: Some("assistant"), content: String::new() });
-        self.chunk(vec![Choice { index, content, logprobs: (), finish_reason: None }], None)
+        self.chunk(
+            vec![Choice { index, prompt_token_ids: None, content, logprobs: (), finish_reason: None }],
+            None,
+        )
     }
 
     /// The chunk of one token.
@@ -145,7 +158,8 @@ impl Answer {
             _ => Content::Text(text),
         };
         let finish_reason = delivery.last.then_some(self.finish_reason);
-        self.chunk(vec![Choice { index: delivery.sequence, content, logprobs: (), finish_reason }], None)
+        let index = delivery.sequence;
+        self.chunk(vec![Choice { index, prompt_token_ids: None, content, logprobs: (), finish_reason }], None)
     }
 
     /// The chunk with the usage and no choice.
@@ -153,17 +167,27 @@ impl Answer {
         self.chunk(Vec::new(), Some(self.usage))
     }
 
-    fn chunk(&self, choices: Vec<Choice>, usage: Option<Usage>) -> String {
+    fn ids_of(&self, prompt: usize) -> Option<&[u32]> {
+        Some(self.prompt_token_ids.as_ref()?.get(prompt)?)
+    }
+
+    fn chunk(&self, choices: Vec<Choice<'_>>, usage: Option<Usage>) -> String {
         let object = match self.kind {
             Kind::Chat => "chat.completion.chunk",
             _ => "text_completion",
         };
-        self.envelope(object, choices, usage)
+        self.envelope(object, choices, None, usage)
     }
 
-    fn envelope(&self, object: &'static str, choices: Vec<Choice>, usage: Option<Usage>) -> String {
-        let envelope =
-            Envelope { id: &self.id, object, created: self.created_s, model: &self.model, choices, usage };
+    fn envelope(
+        &self,
+        object: &'static str,
+        choices: Vec<Choice<'_>>,
+        prompt_token_ids: Option<&[u32]>,
+        usage: Option<Usage>,
+    ) -> String {
+        let (created, model) = (self.created_s, &self.model);
+        let envelope = Envelope { id: &self.id, object, created, model, choices, prompt_token_ids, usage };
         serde_json::to_string(&envelope).expect("strings and numbers serialise")
     }
 }

@@ -17,12 +17,20 @@ use super::{Api, Reply, json_reply};
 use crate::cache::block_chain;
 use crate::dialect::Dialect;
 use crate::engine::SequenceSpec;
-use crate::tokens::answer_tokens;
+use crate::events::Told;
+use crate::tokens::Tokenizer;
 
 /// Sequences that one request may start.
 const MAX_SEQUENCES: usize = 128;
 /// Length of an embedding.
 const EMBEDDING_DIMENSIONS: u64 = 16;
+
+/// What parts one request's cache from another's.
+struct Root {
+    /// Of the model and the salt.
+    hash: u64,
+    salt: Option<String>,
+}
 
 /// What a request wants generated.
 pub(crate) struct Ask {
@@ -32,11 +40,13 @@ pub(crate) struct Ask {
     pub(crate) choices_per_prompt: usize,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
+    /// Whether the answer tells the ids of the prompt's tokens.
+    pub(crate) return_token_ids: bool,
 }
 
 impl Ask {
     /// Reads the body of a chat or a completion.
-    pub(crate) fn openai(fields: &Fields, kind: Kind) -> Result<Self, ApiError> {
+    pub(crate) fn openai(fields: &Fields, kind: Kind, tokenizer: Tokenizer) -> Result<Self, ApiError> {
         let stream = fields.flag("stream")?;
         let include_usage = match fields.get("stream_options") {
             Some(_) if !stream => {
@@ -48,15 +58,16 @@ impl Ask {
             None => false,
         };
         let prompts = match kind {
-            Kind::Chat => vec![chat_prompt(fields)?],
-            _ => plain_prompts(fields, "prompt")?,
+            Kind::Chat => vec![chat_prompt(fields, tokenizer)?],
+            _ => plain_prompts(fields, "prompt", tokenizer)?,
         };
         let limit = match fields.count("max_completion_tokens")? {
             Some(limit) => Some(limit),
             None => fields.count("max_tokens")?,
         };
         let choices_per_prompt = fields.count("n")?.unwrap_or(1) as usize;
-        Ok(Self { prompts, limit, choices_per_prompt, stream, include_usage })
+        let return_token_ids = fields.flag("return_token_ids")?;
+        Ok(Self { prompts, limit, choices_per_prompt, stream, include_usage, return_token_ids })
     }
 }
 
@@ -69,12 +80,14 @@ pub(crate) async fn generate(
 ) -> Result<Reply, ApiError> {
     let fields = Fields::parse(body)?;
     api.check_model(&fields)?;
-    let Ask { prompts, limit, choices_per_prompt, stream, include_usage } = read(&fields, kind)?;
+    let Ask { prompts, limit, choices_per_prompt, stream, include_usage, return_token_ids } =
+        read(&fields, kind)?;
     if prompts.len().saturating_mul(choices_per_prompt) > MAX_SEQUENCES {
         return Err(ApiError::bad_value("n", format!("prompts x n must be at most {MAX_SEQUENCES}")));
     }
 
     let root = api.cache_root(&fields)?;
+    let prompt_token_ids = return_token_ids.then(|| prompts.clone());
     let mut choices = Vec::new();
     let mut specs = Vec::new();
     let mut prompt_tokens = 0;
@@ -83,8 +96,8 @@ pub(crate) async fn generate(
         prompt_tokens += prompt.len() as u64;
         for choice in 0..choices_per_prompt {
             let output_tokens = limit.unwrap_or(api.default_output_tokens).min(room);
-            let answer = answer_tokens(&prompt, choice as u32, output_tokens);
-            specs.push(api.sequence(root, &prompt, &answer));
+            let answer = api.tokenizer.answer_tokens(&prompt, choice as u32, output_tokens);
+            specs.push(api.sequence(&root, &prompt, &answer));
             choices.push(answer);
         }
     }
@@ -95,6 +108,7 @@ pub(crate) async fn generate(
         model: api.model.clone(),
         choices,
         choices_per_prompt,
+        prompt_token_ids,
         finish_reason: if limit.is_some() { "length" } else { "stop" },
         usage: Usage { prompt_tokens, prompt_tokens_details: api.details(), ..Usage::default() },
     };
@@ -115,7 +129,7 @@ pub(crate) async fn generate(
 pub(crate) async fn embed(api: &Api, body: &[u8]) -> Result<Reply, ApiError> {
     let fields = Fields::parse(body)?;
     api.check_model(&fields)?;
-    let prompts = plain_prompts(&fields, "input")?;
+    let prompts = plain_prompts(&fields, "input", api.tokenizer)?;
     if prompts.len() > MAX_SEQUENCES {
         return Err(ApiError::bad_value("input", format!("at most {MAX_SEQUENCES} inputs")));
     }
@@ -125,7 +139,7 @@ pub(crate) async fn embed(api: &Api, body: &[u8]) -> Result<Reply, ApiError> {
     for prompt in &prompts {
         api.room_after(prompt)?;
         usage.prompt_tokens += prompt.len() as u64;
-        specs.push(api.sequence(root, prompt, &[0]));
+        specs.push(api.sequence(&root, prompt, &[0]));
     }
     let mut generation = api.driver.submit(specs);
     let mut details = api.details();
@@ -159,8 +173,8 @@ impl Api {
         }
     }
 
-    /// The hash of what parts one request's cache from another's.
-    fn cache_root(&self, fields: &Fields) -> Result<u64, ApiError> {
+    /// What parts one request's cache from another's.
+    fn cache_root(&self, fields: &Fields) -> Result<Root, ApiError> {
         let salt = fields.string("cache_salt")?;
         if salt.is_some_and(str::is_empty) {
             let message =
@@ -168,7 +182,10 @@ impl Api {
             return Err(ApiError::bad_value("cache_salt", message));
         }
         let model = xxh3_64_with_seed(self.model.as_bytes(), 0);
-        Ok(salt.map_or(model, |salt| xxh3_64_with_seed(salt.as_bytes(), model)))
+        Ok(Root {
+            hash: salt.map_or(model, |salt| xxh3_64_with_seed(salt.as_bytes(), model)),
+            salt: salt.map(str::to_owned),
+        })
     }
 
     /// Tokens that an answer to `prompt` may have; an error if there is no room for one.
@@ -187,13 +204,15 @@ impl Api {
         Ok(room as u32)
     }
 
-    fn sequence(&self, root: u64, prompt: &[u32], answer: &[u32]) -> SequenceSpec {
-        let computed = [prompt, &answer[..answer.len() - 1]].concat();
-        SequenceSpec {
-            prompt_tokens: prompt.len() as u32,
-            output_tokens: answer.len() as u32,
-            chain: block_chain(root, &computed, self.block_size),
-        }
+    /// A sequence to run, and what events say of it if there are any.
+    fn sequence(&self, root: &Root, prompt: &[u32], answer: &[u32]) -> (SequenceSpec, Option<Told>) {
+        let tokens = [prompt, &answer[..answer.len() - 1]].concat();
+        let chain = block_chain(root.hash, &tokens, self.block_size);
+        let told =
+            self.driver.teller().map(|_| Told { chain: chain.clone(), tokens, salt: root.salt.clone() });
+        let spec =
+            SequenceSpec { prompt_tokens: prompt.len() as u32, output_tokens: answer.len() as u32, chain };
+        (spec, told)
     }
 }
 

@@ -28,6 +28,7 @@ use self::stream::EventStream;
 use crate::config::MockWorkerConfig;
 use crate::dialect::Dialect;
 use crate::driver::Driver;
+use crate::tokens::Tokenizer;
 
 /// What a route answers.
 pub(crate) type Reply = Response<Either<Full<Bytes>, EventStream>>;
@@ -43,6 +44,7 @@ pub(crate) struct Api {
     model: String,
     dialect: Dialect,
     block_size: u32,
+    tokenizer: Tokenizer,
     max_model_tokens: u32,
     default_output_tokens: u32,
     created_s: u64,
@@ -55,6 +57,7 @@ impl Api {
             model: config.model.clone(),
             dialect: config.dialect,
             block_size: config.block_size,
+            tokenizer: if config.events.is_some() { Tokenizer::Bytes } else { Tokenizer::Pieces },
             max_model_tokens: driver.inspect(|engine, _| engine.max_sequence_tokens()).min(MAX_MODEL_TOKENS),
             default_output_tokens: config.default_output_tokens,
             created_s: now_s(),
@@ -80,16 +83,16 @@ impl Api {
         match (path.as_str(), self.dialect) {
             ("/v1/chat/completions", _) => {
                 post()?;
-                generate(self, Kind::Chat, &json_body(request).await?, Ask::openai).await
+                self.openai(Kind::Chat, &json_body(request).await?).await
             }
             ("/v1/completions", _) => {
                 post()?;
-                generate(self, Kind::Completion, &json_body(request).await?, Ask::openai).await
+                self.openai(Kind::Completion, &json_body(request).await?).await
             }
             ("/invocations", Dialect::Vllm | Dialect::Sglang) => {
                 post()?;
                 let body = json_body(request).await?;
-                generate(self, Kind::of_shape(&body)?, &body, Ask::openai).await
+                self.openai(Kind::of_shape(&body)?, &body).await
             }
             ("/v1/embeddings", _) => {
                 post()?;
@@ -108,7 +111,7 @@ impl Api {
             }
             ("/reset_prefix_cache", Dialect::Vllm) | ("/flush_cache", Dialect::Sglang) => {
                 post()?;
-                Ok(json_reply(StatusCode::OK, &json!({"success": self.driver.clear_cache()})))
+                Ok(json_reply(StatusCode::OK, &json!({"success": self.driver.clear_cache(false)})))
             }
             ("/ping", Dialect::Vllm) if method == Method::POST => Ok(empty_reply()),
             ("/health", _) | ("/ping", Dialect::Vllm | Dialect::Sglang | Dialect::Tgi) => get(empty_reply()),
@@ -117,6 +120,13 @@ impl Api {
             }
             ("/load", Dialect::Vllm) => {
                 get(json_reply(StatusCode::OK, &json!({"server_load": self.driver.open_requests()})))
+            }
+            ("/kv_event_sources", Dialect::Vllm) => {
+                let off = || json!({"0": {"enable_kv_cache_events": false, "publisher": "null"}});
+                get(json_reply(
+                    StatusCode::OK,
+                    &self.driver.teller().map_or_else(off, |teller| teller.sources()),
+                ))
             }
             ("/info", Dialect::Tgi) => get(json_reply(StatusCode::OK, &self.info())),
             ("/v1/models", _) => get(json_reply(StatusCode::OK, &self.models())),
@@ -128,6 +138,10 @@ impl Api {
             }
             _ => Err(ApiError::UnknownPath),
         }
+    }
+
+    async fn openai(&self, kind: Kind, body: &[u8]) -> Result<Reply, ApiError> {
+        generate(self, kind, body, |fields, kind| Ask::openai(fields, kind, self.tokenizer)).await
     }
 
     /// TGI's description of itself.

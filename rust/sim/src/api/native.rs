@@ -10,27 +10,30 @@ use super::fields::{Fields, wrong_type};
 use super::generate::Ask;
 use super::prompt::plain_prompts;
 use crate::driver::Delivery;
+use crate::tokens::Tokenizer;
 
 /// What a body for SGLang's `/generate` asks for: `text` or `input_ids`, and `sampling_params`.
 pub(super) fn sglang_ask(fields: &Fields) -> Result<Ask, ApiError> {
     let name = if fields.get("input_ids").is_some() { "input_ids" } else { "text" };
     Ok(Ask {
-        prompts: plain_prompts(fields, name)?,
+        prompts: plain_prompts(fields, name, Tokenizer::Pieces)?,
         limit: nested_count(fields, "sampling_params", "max_new_tokens")?,
         choices_per_prompt: 1,
         stream: fields.flag("stream")?,
         include_usage: false,
+        return_token_ids: false,
     })
 }
 
 /// What a body for TGI's `/generate` or `/generate_stream` asks for: `inputs`, and `parameters`.
 pub(super) fn tgi_ask(fields: &Fields, stream: bool) -> Result<Ask, ApiError> {
     Ok(Ask {
-        prompts: plain_prompts(fields, "inputs")?,
+        prompts: plain_prompts(fields, "inputs", Tokenizer::Pieces)?,
         limit: nested_count(fields, "parameters", "max_new_tokens")?,
         choices_per_prompt: 1,
         stream,
         include_usage: false,
+        return_token_ids: false,
     })
 }
 
