@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -37,7 +39,9 @@ def free_port() -> int:
 @contextlib.contextmanager
 def running(command: list[str], port: int, **environment: str) -> Iterator[None]:
     """Run a gateway until the block ends."""
-    process = subprocess.Popen(command, env=clean_environment() | environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=clean_environment() | environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
 
         def answers() -> bool:
@@ -49,7 +53,8 @@ def running(command: list[str], port: int, **environment: str) -> Iterator[None]
         wait_for(answers, deadline_s=60, what=f"{command} listens")
         yield
     finally:
-        process.kill()
+        # Its workers as well, which would keep the pipe open.
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 

@@ -8,8 +8,8 @@ use trunkline::types::*;
 use trunkline::{Clock, Handle, trunkline_api};
 use trunkline_core::{Millis, Prompt, RouteRequest, Router, RouterConfig, WorkerSpec};
 
-const ROUNDS: usize = 15;
-const CALLS: u32 = 20_000;
+const ROUNDS: usize = 201;
+const CALLS: u32 = 1_000;
 
 fn main() {
     let start = Instant::now();

@@ -54,12 +54,13 @@ unsafe fn check<T: Sized32>(pointer: *const T, name: &str) -> Result<(), Refused
     Ok(())
 }
 
-/// Reads a structure. Safety: as [`check`].
-unsafe fn read<T: Sized32>(pointer: *const T, name: &str) -> Result<T, Refused> {
+/// Lends a structure. Safety: as [`check`], and nobody changes it meanwhile.
+#[inline]
+unsafe fn read<'a, T: Sized32>(pointer: *const T, name: &str) -> Result<&'a T, Refused> {
     // SAFETY: the caller's promise is ours; `check` has seen that all of it is there.
     unsafe {
         check(pointer, name)?;
-        Ok(*pointer)
+        Ok(&*pointer)
     }
 }
 
@@ -105,7 +106,7 @@ pub(crate) unsafe extern "C" fn router_new(config: *const TrunklineConfig, route
             // SAFETY: not NULL.
             let given = unsafe { read(config, "config")? };
             // SAFETY: it ends with a zero byte, by the caller's promise.
-            settings.policy = unsafe { policy(&given)? };
+            settings.policy = unsafe { policy(given)? };
             let or = |value: u64, default: u64| if value == 0 { default } else { value };
             settings.block_size = or(given.block_size.into(), settings.block_size.into()) as u32;
             settings.memory_budget = or(given.memory_budget, settings.memory_budget as u64) as usize;
@@ -359,7 +360,7 @@ pub(crate) unsafe extern "C" fn peek(
 ) -> i32 {
     with_router(router, |shared| {
         // SAFETY: the caller's promises, here and below.
-        let place = unsafe { read(found.cast_const(), "found")? };
+        let place = *unsafe { read(found.cast_const(), "found")? };
         let seen = unsafe { with_request(request, |request, _| Ok(shared.core.peek(request)?))? };
         let len = seen.workers.len();
         let room = if place.holders.is_null() { 0 } else { place.holders_capacity };

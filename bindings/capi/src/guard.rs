@@ -49,9 +49,9 @@ pub(crate) fn guard(call: impl FnOnce() -> Result<i32, Refused>) -> i32 {
 
 /// The same for the router of a handle.
 pub(crate) fn with_router(router: u64, call: impl FnOnce(&Shared) -> Result<i32, Refused>) -> i32 {
-    guard(|| match handle::get(router).as_deref() {
-        Some(Some(shared)) => call(shared),
-        _ => Err(Refused(TRUNKLINE_E_HANDLE, format!("{router:#x} is no router of this process"))),
+    guard(|| {
+        let unknown = || Refused(TRUNKLINE_E_HANDLE, format!("{router:#x} is no router of this process"));
+        handle::with(router, call).ok_or_else(unknown)?
     })
 }
 

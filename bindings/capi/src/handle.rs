@@ -1,13 +1,13 @@
 //! Handles: numbers for routers, so that a stale one is refused instead of followed.
 //!
 //! A handle is a generation and a slot of a table that is as old as the process. Freeing a router empties its slot, and
-//! the next one there has another generation. A call holds its router for as long as it runs.
+//! the next one there has another generation. A call holds its slot for reading as long as it runs.
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use arc_swap::ArcSwapOption;
+use parking_lot::RwLock;
 use trunkline_core::{Millis, Router};
 
 /// Routers that a process can have at once.
@@ -15,12 +15,24 @@ const SLOTS: usize = 1024;
 
 #[derive(Debug)]
 struct Slot {
-    router: ArcSwapOption<Shared>,
-    generation: AtomicU32,
+    router: Option<Shared>,
+    generation: u32,
 }
 
-static TABLE: [Slot; SLOTS] =
-    [const { Slot { router: ArcSwapOption::const_empty(), generation: AtomicU32::new(0) } }; SLOTS];
+/// Each on cache lines of its own: two routers have nothing to do with each other.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Place(RwLock<Slot>);
+
+impl Deref for Place {
+    type Target = RwLock<Slot>;
+
+    fn deref(&self) -> &RwLock<Slot> {
+        &self.0
+    }
+}
+
+static TABLE: [Place; SLOTS] = [const { Place(RwLock::new(Slot { router: None, generation: 0 })) }; SLOTS];
 
 /// What a handle stands for.
 #[derive(Debug)]
@@ -79,43 +91,43 @@ impl Drop for Handle {
 /// Gives a router a number, never 0 and never given before.
 pub(crate) fn insert(core: &Arc<Router>, clock: Clock) -> Option<u64> {
     for (number, slot) in TABLE.iter().enumerate() {
-        if slot.router.load().is_some() {
-            continue;
-        }
-        // Whoever takes a generation owns it, whether or not the slot turns out to be free: none is used twice.
-        let Ok(generation) =
-            slot.generation.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| last.checked_add(1))
-        else {
+        // A slot that is in use, by a router or by another call of this function, is passed over.
+        let Some(mut slot) = slot.try_write() else {
             continue;
         };
-        let handle = (u64::from(generation) + 1) << 32 | number as u64;
-        let shared = Arc::new(Shared { handle, core: Arc::clone(core), clock });
-        let empty: Option<Arc<Shared>> = None;
-        if slot.router.compare_and_swap(&empty, Some(shared)).is_none() {
-            return Some(handle);
+        if slot.router.is_some() {
+            continue;
         }
+        let Some(generation) = slot.generation.checked_add(1) else {
+            continue;
+        };
+        slot.generation = generation;
+        let handle = (u64::from(generation) << 32) | number as u64;
+        slot.router = Some(Shared { handle, core: Arc::clone(core), clock });
+        return Some(handle);
     }
     None
 }
 
-/// The router of a number, if it is one.
-pub(crate) fn get(handle: u64) -> Option<arc_swap::Guard<Option<Arc<Shared>>>> {
-    let slot = TABLE.get(handle as u32 as usize)?;
-    let found = slot.router.load();
-    found.as_ref().is_some_and(|shared| shared.handle == handle).then_some(found)
+/// Calls `act` with the router of a number, if it is one.
+pub(crate) fn with<R>(handle: u64, act: impl FnOnce(&Shared) -> R) -> Option<R> {
+    let slot = TABLE.get(handle as u32 as usize)?.read();
+    slot.router.as_ref().filter(|shared| shared.handle == handle).map(act)
 }
 
-/// Takes a number back; false if it is none.
+/// Takes a number back, after the calls that use it have ended; false if it is none.
 pub(crate) fn remove(handle: u64) -> bool {
     let Some(slot) = TABLE.get(handle as u32 as usize) else {
         return false;
     };
-    let found = slot.router.load_full();
-    if found.as_ref().is_none_or(|shared| shared.handle != handle) {
+    let mut slot = slot.write();
+    if slot.router.as_ref().is_none_or(|shared| shared.handle != handle) {
         return false;
     }
-    let before = slot.router.compare_and_swap(&found, None);
-    before.as_ref().is_some_and(|shared| shared.handle == handle)
+    let router = slot.router.take();
+    drop(slot);
+    drop(router);
+    true
 }
 
 #[cfg(test)]
@@ -130,21 +142,25 @@ mod tests {
         insert(&Arc::new(Router::new(config).expect("defaults are allowed")), clock).expect("there is room")
     }
 
+    fn is_one(handle: u64) -> bool {
+        with(handle, |_| ()).is_some()
+    }
+
     #[test]
     fn a_freed_number_is_never_given_again() {
         let first = new();
-        assert!(get(first).is_some());
+        assert!(is_one(first));
         assert!(remove(first) && !remove(first));
         let second = new();
         assert_ne!(first, second);
-        assert!(get(first).is_none() && get(second).is_some());
+        assert!(!is_one(first) && is_one(second));
         assert!(remove(second));
     }
 
     #[test]
     fn made_up_numbers_name_nothing() {
         for handle in [0, 1, u64::MAX, 5000, u64::MAX << 32] {
-            assert!(get(handle).is_none() && !remove(handle), "{handle}");
+            assert!(!is_one(handle) && !remove(handle), "{handle}");
         }
     }
 
