@@ -21,7 +21,7 @@ CARGO_FUZZ := 0.13.2
 
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy e2e soak wheel build clean
+.PHONY: docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy bench-cython bench-sidecar e2e soak wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -55,6 +55,13 @@ bench-rust: build ## the core alone, with criterion; writes benches/results/rust
 bench-python: build ## cost of single calls from Python beside an empty one
 	@python -m pytest benches/python --benchmark-timer=time.thread_time --benchmark-disable-gc \
 		--benchmark-calibration-precision=2000 --benchmark-columns=median,iqr,rounds,iterations
+
+bench-cython: build ## what the C table and Cython without the GIL cost beside the same call in Rust
+	cargo run --release --locked --quiet -p trunkline-capi --example call_cost
+	@PYTHONPATH=. python benches/python/cython_calls.py
+
+bench-sidecar: ## a question to the sidecar beside a bare echo on a Unix socket
+	cargo run --release --locked --quiet -p trunkline-sidecar --example round_trip
 
 bench-memory: build ## 10 million prompts through a router of 64 MiB; writes benches/results/memory.json
 	@mkdir -p .cache

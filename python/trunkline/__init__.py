@@ -23,6 +23,7 @@ from ._core import (
     Renderer,
     RouteBatch,
     Router,
+    Sidecar,
     SnapshotError,
     Stats,
     TokenIdError,
@@ -35,6 +36,13 @@ from ._core import (
     extra_hash,
     jump_hash,
 )
+from ._include import get_include
+
+# For type checkers, which know the name; `typing` would be loaded for nothing else.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .sidecar import SidecarError, SidecarRouter
+del TYPE_CHECKING
 
 __all__ = [
     "Applied",
@@ -55,6 +63,9 @@ __all__ = [
     "Renderer",
     "RouteBatch",
     "Router",
+    "Sidecar",
+    "SidecarError",
+    "SidecarRouter",
     "SnapshotError",
     "Stats",
     "TokenIdError",
@@ -65,5 +76,16 @@ __all__ = [
     "WorkerView",
     "__version__",
     "extra_hash",
+    "get_include",
     "jump_hash",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Sockets and JSON are loaded by those who use them.
+    if name in ("SidecarError", "SidecarRouter"):
+        from . import sidecar  # noqa: PLC0415
+
+        return getattr(sidecar, name)
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias, final
 
@@ -9,6 +10,7 @@ from typing_extensions import Buffer
 
 __all__ = [
     "BUILD",
+    "_C_API",
     "Applied",
     "Candidate",
     "ConfigError",
@@ -27,6 +29,7 @@ __all__ = [
     "Renderer",
     "RouteBatch",
     "Router",
+    "Sidecar",
     "SnapshotError",
     "Stats",
     "TokenIdError",
@@ -62,6 +65,8 @@ _Column: TypeAlias = Any
 
 __version__: Final[str]
 BUILD: Final[str]
+# A PyCapsule, whose type has a name from Python 3.13 on only.
+_C_API: Final[object]
 
 class TrunklineError(Exception): ...
 
@@ -120,6 +125,8 @@ class Decision:
     def expected_hit(self) -> float: ...
     @property
     def id(self) -> int: ...
+    @property
+    def _router(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
@@ -299,6 +306,8 @@ class Router:
     @property
     def policy(self) -> _Policy: ...
     @property
+    def c_handle(self) -> int: ...
+    @property
     def workers(self) -> tuple[WorkerView, ...]: ...
     def set_policy(
         self, policy: _Policy, *, prefix_length: int = 4096, concurrency_threshold: int | None = None
@@ -395,6 +404,25 @@ class Router:
     @staticmethod
     def restore(data: bytes, *, now: float | None = None) -> Router: ...
     def stats(self) -> Stats: ...
+
+@final
+class Sidecar:
+    def __new__(
+        cls,
+        router: Router,
+        path: str | PathLike[str],
+        *,
+        max_connections: int = 1024,
+        frame_timeout_s: float = 5.0,
+        grace_s: float = 5.0,
+    ) -> Self: ...
+    @property
+    def path(self) -> Path: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
 
 @final
 class Renderer:

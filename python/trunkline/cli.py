@@ -20,7 +20,7 @@ from .command import echo_table as _echo_table
 from .command import failures as _failures
 from .command import json_option as _json
 from .command import plain as _plain
-from .config import MockWorkerSettings, ServeSettings, Settings, config_file
+from .config import MockWorkerSettings, ServeSettings, Settings, SidecarSettings, config_file
 from .simulate.cli import simulate
 
 if TYPE_CHECKING:
@@ -134,6 +134,22 @@ def mock_worker(config: Path | None, **flags: Any) -> NoReturn:  # noqa: ANN401 
         # The environment configures the gateway; a mock worker may well be started from the same shell.
         settings, _ = MockWorkerSettings.load(flags=_given(flags), file=config, environment={})
         raise SystemExit(serve_mock_worker(settings))
+
+
+@cli.command()
+@_settings_options(SidecarSettings)
+def sidecar(config: Path | None, **flags: Any) -> NoReturn:  # noqa: ANN401 (checked by the settings)
+    """Run a decision service on a Unix socket: one router for many processes, which use trunkline.SidecarRouter.
+
+    \b
+    trunkline sidecar --socket /run/trunkline.sock --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
+    """
+    from .server import serve_sidecar  # noqa: PLC0415 (see the module)
+
+    with _failures():
+        # The environment configures the gateway, whose workers and policy need not be these.
+        settings, _ = SidecarSettings.load(flags=_given(flags), file=config, environment={})
+        raise SystemExit(serve_sidecar(settings))
 
 
 @cli.command()

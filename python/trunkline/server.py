@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from . import exact
-from ._core import Gateway, MockWorker, Router, __version__
+from ._core import Gateway, MockWorker, Router, Sidecar, __version__
 from .reload import Reloader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .config import MockWorkerSettings, ServeSettings
+    from .config import MockWorkerSettings, ServeSettings, SidecarSettings
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Between two looks at the files of the configuration. A look is a few stat calls.
@@ -135,6 +135,29 @@ def serve_mock_worker(settings: MockWorkerSettings) -> int:
         event_delay_s=settings.event_delay_s,
     ) as worker:
         _say(f"mock worker on {worker.url}, model {settings.model}")
+        _wait_for_signal()
+        _default_signals()
+    return 0
+
+
+def serve_sidecar(settings: SidecarSettings) -> int:
+    """Run a decision service until a signal comes; return the exit code 0.
+
+    Raises ConfigError for settings out of range, OSError if the socket cannot be listened on.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    _raise_descriptor_limit()
+    router = Router(policy=settings.policy, memory_budget=settings.memory_budget, replicas=settings.replicas)
+    for worker in settings.workers:
+        router.add_worker(worker)
+    with Sidecar(
+        router,
+        settings.socket,
+        max_connections=settings.max_connections,
+        frame_timeout_s=settings.frame_timeout_s,
+        grace_s=settings.grace_s,
+    ):
+        _say(f"trunkline {__version__} sidecar on {settings.socket} for {len(settings.workers)} workers")
         _wait_for_signal()
         _default_signals()
     return 0

@@ -103,6 +103,12 @@ impl Decision {
         self.core.id.to_u64()
     }
 
+    /// Tag of the router that made it.
+    #[getter]
+    fn _router(&self) -> u64 {
+        self.router
+    }
+
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
         other.cast::<Self>().is_ok_and(|other| {
             let other = other.get();

@@ -233,6 +233,21 @@ pub(crate) fn foreign_decision() -> PyErr {
     PyValueError::new_err("this decision was made by another router")
 }
 
+/// The table of routers that C may call is full.
+pub(crate) fn no_handle() -> PyErr {
+    PyRuntimeError::new_err("this process has lent 1024 routers to C; that is all there is room for")
+}
+
+/// An error of the sidecar as a Python exception.
+pub(crate) fn sidecar(py: Python<'_>, error: &trunkline_sidecar::Error) -> PyErr {
+    use trunkline_sidecar::Error as Sidecar;
+    match error {
+        Sidecar::Listen { path, source } => io(&format!("cannot listen on {}", path.display()), source),
+        Sidecar::Thread { source } => io("cannot start a thread", source),
+        _ => raise(py, |all| &all.base, &error.to_string(), |_| Ok(())),
+    }
+}
+
 /// A lease can be entered once at a time.
 pub(crate) fn lease_entered() -> PyErr {
     PyRuntimeError::new_err("this lease is entered already; make one per request")

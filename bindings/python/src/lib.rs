@@ -7,6 +7,7 @@
 
 mod batch;
 mod buffer;
+mod capi;
 mod clock;
 mod columns;
 mod decision;
@@ -21,6 +22,7 @@ mod names;
 mod net;
 mod prompt;
 mod router;
+mod sidecar;
 mod simulate;
 mod size;
 mod text;
@@ -51,6 +53,8 @@ mod _core {
     #[pymodule_export]
     use crate::router::Router;
     #[pymodule_export]
+    use crate::sidecar::Sidecar;
+    #[pymodule_export]
     use crate::simulate::{profiles, scenarios, simulate};
     #[pymodule_export]
     use crate::text::Renderer;
@@ -70,6 +74,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::capi::register(module)?;
         crate::error::register(module)
     }
 }

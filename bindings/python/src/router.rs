@@ -1,7 +1,7 @@
 //! `Router`: each method extracts, calls the core once, converts back.
 
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) tag: u64,
     names: Names,
     feeds: Feeds,
+    /// What C calls it, once somebody has asked.
+    handle: OnceLock<Option<trunkline::Handle>>,
 }
 
 impl Shared {
@@ -627,6 +629,16 @@ impl Router {
         self.shared.core.policy().name()
     }
 
+    /// The router's number in the C API (`trunkline.h`, `trunkline.pxd`), good for as long as this object lives.
+    ///
+    /// Raises RuntimeError if the process has lent 1,024 routers to C already.
+    #[getter]
+    fn c_handle(&self) -> PyResult<u64> {
+        let shared = &self.shared;
+        let handle = shared.handle.get_or_init(|| trunkline::Handle::new(&shared.core, shared.clock.of_c()));
+        handle.as_ref().map(trunkline::Handle::number).ok_or_else(error::no_handle)
+    }
+
     fn __repr__(&self) -> String {
         let stats = self.shared.core.stats();
         format!(
@@ -646,6 +658,7 @@ impl Router {
             tag: random(),
             names: Names::default(),
             feeds: Feeds::default(),
+            handle: OnceLock::new(),
         };
         Self { shared: Arc::new(shared) }
     }

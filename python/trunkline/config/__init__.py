@@ -10,6 +10,7 @@ from .field import Field, SettingsError
 from .mock_worker import MockWorkerSettings
 from .serve import FILES, Endpoint, ServeSettings, Variant, VariantWorker
 from .settings import Settings
+from .sidecar import SidecarSettings
 from .sources import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, config_file
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "ServeSettings",
     "Settings",
     "SettingsError",
+    "SidecarSettings",
     "Variant",
     "VariantWorker",
     "config_file",

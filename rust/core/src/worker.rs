@@ -10,6 +10,7 @@ use crate::view::{Cache, CacheView, Known};
 /// Names a worker of one router. Ids are small and never given to a worker of another name; a worker that returns while
 /// its slots are free has its id again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
 pub struct WorkerId(pub u32);
 
 /// Largest weight of a worker: its share of the prompts that nobody holds, in slots.

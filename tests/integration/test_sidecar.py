@@ -1,0 +1,307 @@
+"""A sidecar as a process of its own, and `SidecarRouter` in others."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+from tests.support import clean_environment, wait_for
+from trunkline import (
+    ConfigError,
+    DuplicateWorkerError,
+    NoWorkerAvailableError,
+    Router,
+    Sidecar,
+    SidecarError,
+    SidecarRouter,
+    TokenIdError,
+    UnknownWorkerError,
+)
+
+PROMPT = list(range(64))
+WORKERS = ("http://a:1", "http://b:1")
+Start: TypeAlias = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "socket"
+
+
+@pytest.fixture
+def start(path: Path) -> Iterator[Start]:
+    """Start `trunkline sidecar`; it listens when this returns."""
+    with contextlib.ExitStack() as stack:
+
+        def run(*arguments: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-m", "trunkline", "sidecar", "--socket", str(path), *arguments]
+            command += [word for worker in WORKERS for word in ("--worker", worker)]
+            process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean_environment())
+            stack.callback(process.wait, 10)
+            stack.callback(process.kill)
+            assert process.stderr is not None
+            stack.callback(process.stderr.close)
+            assert "sidecar on" in process.stderr.readline()
+            return process
+
+        yield run
+
+
+@pytest.fixture
+def router(path: Path) -> Iterator[SidecarRouter]:
+    """Ask a sidecar of this process, with two workers."""
+    local = Router()
+    for worker in WORKERS:
+        local.add_worker(worker, url=worker + "/v1")
+    with Sidecar(local, path, grace_s=60), SidecarRouter(path, timeout_s=20) as asking:
+        yield asking
+
+
+def in_flight(router: Router | SidecarRouter) -> int:
+    return sum(worker.in_flight for worker in router.workers)
+
+
+def test_it_decides_as_a_router_here_would(path: Path) -> None:
+    """Every answer is that of a local router with the same seeds and history."""
+    local, remote = Router(seed=1), Router(seed=1)
+    with Sidecar(remote, path), SidecarRouter(path, timeout_s=20) as asking:
+        both: list[Router | SidecarRouter] = [local, asking]
+        for each in both:
+            for number in range(4):
+                each.add_worker(f"w{number}", url=f"http://{number}", weight=number + 1, capacity_tokens=100_000)
+        for number in range(60):
+            prompt = [number % 7] * 32 + list(range(number))
+            arguments = [{}, {"model": "m"}, {"salt": b"s"}, {"exclude": ["w1"]}, {"eligible": ["w0", "w3", "?"]}][
+                number % 5
+            ]
+            one, two = (each.route(prompt, **arguments) for each in both)  # type: ignore[arg-type]
+            fields = (
+                "worker",
+                "url",
+                "reason",
+                "preferred",
+                "matched_tokens",
+                "prompt_tokens",
+                "matched_blocks",
+                "prompt_blocks",
+            )
+            assert [getattr(one, field) for field in fields] == [getattr(two, field) for field in fields]
+            if number % 3:
+                assert local.first_token(one) == asking.first_token(two)
+                assert local.complete(one, cached_tokens=5) == asking.complete(two, cached_tokens=5)
+            found = local.peek(prompt), asking.peek(prompt)
+            assert (found[0].workers, found[0].prompt_blocks) == (found[1].workers, found[1].prompt_blocks)
+        here, there = local.stats(), asking.stats()
+        for field in ("decisions", "in_flight", "prompt_tokens", "matched_tokens", "index_blocks", "live_workers"):
+            assert getattr(here, field) == getattr(there, field), field
+        for mine, theirs in zip(local.workers, asking.workers, strict=True):
+            assert {name: getattr(mine, name) for name in theirs} == dict(theirs)
+        explained = local.explain(PROMPT), asking.explain(PROMPT)
+        assert [(row.worker, row.cost) for row in explained[0].candidates] == [
+            (row.worker, row.cost) for row in explained[1].candidates
+        ]
+        assert local.policy == asking.policy
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        array.array("I", PROMPT),
+        array.array("i", PROMPT),
+        np.array(PROMPT, dtype=np.uint32),
+        np.array(PROMPT, dtype=np.int64),
+        memoryview(array.array("q", PROMPT)),
+        tuple(PROMPT),
+    ],
+    ids=repr,
+)
+def test_a_prompt_may_have_any_form(router: SidecarRouter, same: object) -> None:
+    router.complete(router.route(PROMPT))
+    assert router.peek(same).matched_tokens == len(PROMPT)
+
+
+def test_text_is_text(router: SidecarRouter) -> None:
+    router.complete(router.route("é" * 64))
+    assert (
+        router.peek(("é" * 64).encode()).matched_tokens == router.peek(bytearray("é" * 64, "utf-8")).matched_tokens > 0
+    )
+
+
+def test_errors_are_those_of_a_router(router: SidecarRouter) -> None:
+    with pytest.raises(NoWorkerAvailableError) as nobody:
+        router.route(PROMPT, eligible=[])
+    assert (nobody.value.known, nobody.value.live, nobody.value.eligible) == (2, 2, 0)
+    with pytest.raises(UnknownWorkerError) as unknown:
+        router.drain_worker("x")
+    assert unknown.value.worker == "x"
+    with pytest.raises(DuplicateWorkerError):
+        router.add_worker(WORKERS[0])
+    with pytest.raises(ConfigError) as config:
+        router.add_worker("w", weight=65)
+    assert config.value.key == "weight"
+    wrong: Any
+    for wrong in ([1, -1], [2**32], np.array([-1], dtype=np.int64), np.array([-1], dtype=np.int32)):
+        with pytest.raises(TokenIdError):
+            router.route(wrong)
+    for wrong in (7, None, np.array([1.5]), [1, "a"]):
+        with pytest.raises(TypeError):
+            router.route(wrong)
+    with pytest.raises(TypeError, match="one string"):
+        router.route(PROMPT, eligible="http://a:1")
+    assert in_flight(router) == 0
+
+
+def test_the_fleet_is_everybodys(router: SidecarRouter, path: Path) -> None:
+    with SidecarRouter(path, timeout_s=20) as other:
+        other.drain_worker(WORKERS[0])
+        assert {router.route([number] * 32).worker for number in range(8)} == {WORKERS[1]}
+        other.drain_worker(WORKERS[0], draining=False)
+        other.remove_worker(WORKERS[1])
+        other.add_worker("new", url="http://new")
+        other.set_load("new", capacity_tokens=1000, healthy=True)
+        other.set_policy("round_robin")
+        decisions = [router.route([number] * 32) for number in range(4)]
+        assert {(decision.worker, decision.url) for decision in decisions} == {
+            (WORKERS[0], WORKERS[0] + "/v1"),
+            ("new", "http://new"),
+        }
+
+
+def test_many_prompts_go_in_one_frame(router: SidecarRouter) -> None:
+    decisions = router.route_many([PROMPT, np.arange(64, dtype=np.uint32), array.array("I", [])])
+    assert [decision.matched_tokens for decision in decisions] == [0, 64, 0]
+    with pytest.raises(NoWorkerAvailableError):
+        router.route_many([PROMPT], eligible=[])
+    assert sum(map(router.complete, decisions)) == 3
+    assert in_flight(router) == 0
+    large = router.route_many([PROMPT] * 3000)
+    assert len({decision.id for decision in large}) == 3000
+
+
+def test_a_lease_completes(router: SidecarRouter) -> None:
+    def failing() -> None:
+        with router.lease(PROMPT) as decision:
+            assert decision.worker in WORKERS
+            assert in_flight(router) == 1
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert in_flight(router) == 0
+
+
+def test_threads_have_connections_of_their_own(router: SidecarRouter) -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(50):
+                with router.lease([number] * 16 + [turn] * 16) as decision:
+                    assert router.first_token(decision)
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    assert (in_flight(router), sum(router.stats().decisions.values())) == (0, 400)
+
+
+def routed(router: SidecarRouter) -> tuple[str, int]:
+    """Route in this process, and leave it booked."""
+    decision = router.route(PROMPT)
+    return decision.worker, decision.id
+
+
+def test_processes_share_what_is_in_flight(start: Start, path: Path) -> None:
+    start("--grace-s", "60")
+    router = SidecarRouter(path, timeout_s=20)
+    mine = router.route(PROMPT)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        theirs = pool.map(routed, [router] * 4)
+        assert in_flight(router) == 5
+    assert len({number for _, number in theirs} | {mine.id}) == 5
+    # A decision may be completed in a process that did not make it.
+    assert SidecarRouter(path, timeout_s=20).complete(pickle.loads(pickle.dumps(mine)))
+
+
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+def test_a_forked_child_is_a_client_of_its_own_and_leaves_nothing(start: Start, path: Path) -> None:
+    start("--grace-s", "0.1")
+    router = SidecarRouter(path, timeout_s=20)
+    held = router.route(PROMPT)
+    if (child := os.fork()) == 0:
+        try:
+            router.route(PROMPT)
+            router.complete(router.route(PROMPT))
+            os._exit(0 if in_flight(router) == 2 else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    wait_for(lambda: in_flight(router) == 1, what="the child's booking is released")
+    assert router.complete(held)
+
+
+def test_a_killed_sidecar_is_an_error_and_a_new_one_is_found(start: Start, path: Path) -> None:
+    first = start()
+    router = SidecarRouter(path, timeout_s=20)
+    decision = router.route(PROMPT)
+    first.kill()
+    first.wait(10)
+    for _ in range(2):
+        with pytest.raises(SidecarError, match="sidecar") as gone:
+            router.route(PROMPT)
+        assert isinstance(gone.value, ConnectionError)
+    start()
+    assert router.route(PROMPT).worker in WORKERS
+    assert not router.complete(decision)
+    assert in_flight(router) == 1
+
+
+def test_a_restart_between_two_calls_is_not_seen(start: Start, path: Path) -> None:
+    first = start()
+    router = SidecarRouter(path, timeout_s=20)
+    router.complete(router.route(PROMPT))
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(10) == 0
+    assert not path.exists()
+    start()
+    assert router.route(PROMPT).matched_tokens == 0
+
+
+def test_a_sidecar_that_hangs_is_an_error_in_time(start: Start, path: Path) -> None:
+    process = start()
+    router = SidecarRouter(path, timeout_s=0.2)
+    router.complete(router.route(PROMPT))
+    process.send_signal(signal.SIGSTOP)
+    state = Path(f"/proc/{process.pid}/stat")
+    wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", what="it is stopped")
+    with pytest.raises(SidecarError, match="timed out"):
+        router.route(PROMPT)
+    process.send_signal(signal.SIGCONT)
+    patient = SidecarRouter(path, timeout_s=20)
+    wait_for(lambda: patient.route(PROMPT).worker in WORKERS)
+
+
+def test_a_second_sidecar_on_the_socket_does_not_start(start: Start, path: Path) -> None:
+    start()
+    command = [sys.executable, "-m", "trunkline", "sidecar", "--socket", str(path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30, env=clean_environment())
+    assert done.returncode == 1
+    assert "cannot listen" in done.stderr
