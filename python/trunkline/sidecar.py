@@ -83,7 +83,10 @@ class _Connection:
         self.pid = os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.settimeout(timeout_s)
+            # The kernel's time-outs: those of `settimeout` ask `poll` before each call.
+            limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             self._socket.connect(path)
             answer = self.ask(struct.pack("<IB4sIQ", 17, _HELLO, b"TRKL", _VERSION, client))
         except BaseException:
@@ -93,8 +96,11 @@ class _Connection:
 
     def ask(self, frame: bytes) -> bytes:
         """Send a frame; return the answer to it."""
-        self._socket.sendall(frame)
-        got = self._socket.recv(65536)
+        try:
+            self._socket.sendall(frame)
+            got = self._socket.recv(4096)
+        except BlockingIOError:
+            raise TimeoutError("timed out") from None
         if len(got) < 5 or len(got) != _LENGTH.unpack_from(got)[0] + 4:  # noqa: PLR2004 (a length and a status)
             got = self._rest(got)
         if status := got[4]:
@@ -105,7 +111,10 @@ class _Connection:
         """Return a frame of which a part has come."""
         whole = bytearray(got)
         while len(whole) < 4 or len(whole) < _LENGTH.unpack_from(whole)[0] + 4:  # noqa: PLR2004
-            more = self._socket.recv(1 << 20)
+            try:
+                more = self._socket.recv(1 << 20)
+            except BlockingIOError:
+                raise TimeoutError("timed out") from None
             if not more:
                 raise EOFError("the sidecar closed the connection")
             whole += more
