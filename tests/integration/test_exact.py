@@ -277,7 +277,7 @@ def test_another_template_is_noticed_and_switched_off(serve: Serve, pair: list[M
 
     def is_off() -> bool:
         # What was sent a moment ago explains what is cached; each of these comes again after longer than that.
-        for number in range(12):
+        for number in range(60):
             served.chat(f"{number} {text}")
         return served.metric_sum("trunkline_exact_switched_off_total") > 0
 
