@@ -279,6 +279,7 @@ def _spec(run: Run, seed: int) -> Spec:
         policy=run.policy,
         routers=run.routers,
         gossip_s=run.gossip_s,
+        events=run.events,
         event_delay_s=run.event_delay_s,
         seed=seed,
         windows=[SPIKE_S] if run.scenario == "spike" else [],
