@@ -27,6 +27,8 @@ class Run:
     gossip_s: float | None = None
     events: bool = False
     """Whether ours gets KV events; without them its view of the caches is its own."""
+    host_events: bool = True
+    """Whether events tell of the host's tier too."""
     event_delay_s: float = 0.02
 
 
@@ -81,6 +83,9 @@ def _lines() -> Iterator[Line]:
         text = f"burst@40, events {words} late: mean / cache_aware"
         rival = Run("burst@40", "cache_aware", event_delay_s=delay_s)
         yield Line(text, Run("burst@40", events=True, event_delay_s=delay_s), "mean", 1.06, against=(rival,))
+    blind = Run("longhost@30", events=True, host_events=False)
+    text = "longhost@30: mean / without credit for the host tier"
+    yield Line(text, Run("longhost@30", events=True), "mean", 0.80, against=(blind,))
     for starved in ("agent3kv@25", "chatkv@.9"):
         yield from _ratio(starved, {"mean": 1.15}, "e1", "lmetric")
     yield from _ratio("lost@30", {"mean": 1.05}, "cache_aware")

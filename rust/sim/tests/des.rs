@@ -63,6 +63,7 @@ fn policy_named(name: &str, workers: usize, profile: &Profile, workload: &Worklo
         routers: 1,
         gossip_s: None,
         events: false,
+        host_events: true,
         event_delay_s: 0.02,
         poll_s: 0.05,
         kv_tokens: profile.kv_tokens,

@@ -87,6 +87,9 @@ pub struct Spec {
     /// always have them.
     #[serde(default)]
     pub events: bool,
+    /// Whether events tell of the host's tier too.
+    #[serde(default = "yes")]
+    pub host_events: bool,
     /// How late KV events are, for the rules that use them: 20 ms.
     #[serde(default = "event_delay_s")]
     pub event_delay_s: f64,
@@ -111,6 +114,10 @@ pub struct Spec {
     /// Times to be compared.
     #[serde(default)]
     pub compare: Vec<Compare>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn event_delay_s() -> f64 {
@@ -203,6 +210,7 @@ impl Spec {
             routers: options.routers,
             gossip_s: self.gossip_s,
             events: self.events,
+            host_events: self.host_events,
             event_delay_s: self.event_delay_s,
             poll_s: self.poll_s,
             kv_tokens: profile.kv_tokens,

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use trunkline_core::{CacheEvent, Handle, Root, Stored};
+use trunkline_core::{CacheEvent, Handle, Medium, Root, Stored};
 
 use crate::des::profile::BLOCK_TOKENS;
 use crate::des::workload::{Segment, spell};
@@ -36,6 +36,7 @@ impl Origin {
 #[derive(Debug)]
 pub(super) struct Feed {
     delay_s: f64,
+    tells_host: bool,
     origins: Vec<Option<Origin>>,
     late: VecDeque<(f64, usize, CacheChange)>,
     handles: Vec<Handle>,
@@ -48,9 +49,10 @@ fn handle(segment: u32, block: u32) -> Handle {
 }
 
 impl Feed {
-    pub(super) fn new(delay_s: f64) -> Self {
+    pub(super) fn new(delay_s: f64, tells_host: bool) -> Self {
         Self {
             delay_s,
+            tells_host,
             origins: Vec::new(),
             late: VecDeque::new(),
             handles: Vec::new(),
@@ -80,7 +82,9 @@ impl Feed {
 
     /// A worker's cache changed.
     pub(super) fn changed(&mut self, worker: usize, change: CacheChange, now_s: f64) {
-        self.late.push_back((now_s + self.delay_s, worker, change));
+        if self.tells_host || change.medium == Medium::Gpu {
+            self.late.push_back((now_s + self.delay_s, worker, change));
+        }
     }
 
     /// A worker died or left: what it has not told stays untold.
@@ -157,7 +161,6 @@ mod tests {
     use std::collections::HashMap;
 
     use proptest::prelude::*;
-    use trunkline_core::Medium;
 
     use super::*;
     use crate::des::spelled;
@@ -178,7 +181,7 @@ mod tests {
         fn the_segments_of_a_prompt_tell_its_blocks(lengths in proptest::collection::vec(1u32..80, 1..12)) {
             let prompt: Vec<Segment> =
                 lengths.iter().zip(0..).map(|(&tokens, id)| Segment { id, tokens }).collect();
-            let mut feed = Feed::new(0.5);
+            let mut feed = Feed::new(0.5, true);
             feed.learn(&arrival(&prompt));
             for segment in &prompt {
                 feed.changed(0, stored(segment.id), 1.0);
@@ -205,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_died_tells_nothing_more() {
-        let mut feed = Feed::new(1.0);
+        let mut feed = Feed::new(1.0, true);
         let prompt = [Segment { id: 7, tokens: 32 }];
         feed.learn(&arrival(&prompt));
         feed.changed(0, stored(7), 0.0);
@@ -217,5 +220,20 @@ mod tests {
             told.push(worker);
         });
         assert_eq!(told, [1]);
+    }
+
+    #[test]
+    fn the_hosts_tier_may_stay_untold() {
+        for tells_host in [true, false] {
+            let mut feed = Feed::new(0.0, tells_host);
+            feed.learn(&arrival(&[Segment { id: 0, tokens: 32 }]));
+            feed.changed(0, CacheChange { medium: Medium::Cpu, ..stored(0) }, 0.0);
+            let mut told = 0;
+            feed.deliver(0.0, |_, event, _| {
+                assert!(matches!(event, CacheEvent::Stored(Stored { medium: Medium::Cpu, .. })));
+                told += 1;
+            });
+            assert_eq!(told, u32::from(tells_host));
+        }
     }
 }

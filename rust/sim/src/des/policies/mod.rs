@@ -101,6 +101,7 @@ fn core_options(policy: Rule, options: &PolicyOptions) -> TrunklineOptions {
     let has_events = options.events && matches!(policy, Rule::KvAware);
     TrunklineOptions {
         policy,
+        host_events: options.host_events,
         event_delay_s: has_events.then_some(options.event_delay_s),
         routers: options.routers,
         gossip_s: options.gossip_s,

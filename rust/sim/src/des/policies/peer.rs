@@ -14,6 +14,8 @@ pub struct PolicyOptions {
     pub gossip_s: Option<f64>,
     /// Whether the core's `kv_aware` gets KV events; without them its views of the caches are its own.
     pub events: bool,
+    /// Whether they tell of the host's tier too.
+    pub host_events: bool,
     /// How late KV events are.
     pub event_delay_s: f64,
     /// Age of polled metrics at most.

@@ -28,6 +28,8 @@ pub struct TrunklineOptions {
     pub gossip_s: Option<f64>,
     /// How late workers' KV events are; `None` without events: the routers' views of the caches are their own.
     pub event_delay_s: Option<f64>,
+    /// Whether events tell of the host's tier too.
+    pub host_events: bool,
     /// Size of a worker's cache in tokens, as the router is told.
     pub capacity_tokens: Option<u64>,
     /// Bytes of each router's index.
@@ -43,6 +45,7 @@ impl Default for TrunklineOptions {
             routers: 1,
             gossip_s: None,
             event_delay_s: None,
+            host_events: true,
             capacity_tokens: None,
             memory_budget: RouterConfig::default().memory_budget,
             seed: 0,
@@ -105,7 +108,7 @@ impl Trunkline {
         Ok(Self {
             replicas,
             gossip_s: options.gossip_s.filter(|_| options.routers > 1),
-            feed: options.event_delay_s.map(Feed::new),
+            feed: options.event_delay_s.map(|delay_s| Feed::new(delay_s, options.host_events)),
             capacity_tokens: options.capacity_tokens,
             tokens: Vec::new(),
             live: 0,
