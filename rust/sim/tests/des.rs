@@ -295,14 +295,14 @@ fn a_setting_of_the_core_changes_the_figures() {
 /// Hit rate of `kv_aware` on new prefixes, each of which is used eight times within two seconds.
 fn hit_rate_of_bursts(event_delay_s: Option<f64>) -> f64 {
     let workload = Bursts { gap_s: 0.25, duration_s: 60.0, ..Bursts::default() }.build();
-    let profile = Profile::named("study-30k").unwrap();
+    let profile = Profile::named("study-30k").expect("a known name");
     let told = TrunklineOptions {
         event_delay_s,
         capacity_tokens: Some(profile.kv_tokens),
         ..TrunklineOptions::default()
     };
-    let policy = Box::new(Trunkline::new(&told).unwrap());
-    let mut simulation = Simulation::new(&workload, profile, Options::default(), policy).unwrap();
+    let policy = Box::new(Trunkline::new(&told).expect("in range"));
+    let mut simulation = Simulation::new(&workload, profile, Options::default(), policy).expect("in range");
     simulation.run(|_| ControlFlow::Continue(()));
     Report::of(&simulation, 0.1).hit_rate
 }
