@@ -1,10 +1,10 @@
 """`trunkline bench aws16`: AWS's benchmark of prefix-aware routing, its sixteen cells, in simulated fleets of its size.
 
-AWS ran {single model, inference components} x {Invoke, OpenAI API} x {long, short context} x {RANDOM, PREFIX_AWARE} on
-seven p5.48xlarge with Llama 3.1 70B and published changes against RANDOM, not the cells (September 2026). A simulated fleet
-has one copy of the model on each of seven workers and gets prompts, not HTTP. Of the APIs only the key of `prefix_aware`
-would tell (Invoke: the first bytes of the body; OpenAI: the first characters of the messages), and `kv_aware` has none. So
-cells that differ in model or API only share their runs, and the table says so.
+AWS ran {single model, inference components} x {Invoke, OpenAI API} x {long, short context} x {RANDOM, PREFIX_AWARE}
+on seven p5.48xlarge with Llama 3.1 70B and published changes against RANDOM, not the cells (September 2026). A
+simulated fleet has one copy of the model on each of seven workers and gets prompts, not HTTP. Of the APIs only the
+key of `prefix_aware` would tell (Invoke: the first bytes of the body; OpenAI: the first characters of the messages),
+and `kv_aware` has none. So cells that differ in model or API only share their runs, and the table says so.
 """
 
 from __future__ import annotations
@@ -154,9 +154,7 @@ class Result:
                 f"{context:8} {model:21} {api:7} {strategy:9} {of.hit_rate:5.3f} {of.ttft_p50_ms:8.1f} "
                 f"{of.ttft_p90_ms:7.1f} {of.throughput_rps:11.2f} {of.busiest_over_mean:13.3f}"
             )
-        shared = (
-            "Simulated: cells that differ in model or API only share their runs, as a simulated worker sees neither."
-        )
+        shared = "Simulated: cells that differ in model or API only share their runs; a simulated worker sees neither."
         out += ["", shared, ""]
         out.append("context  figure             AWS against RANDOM   ours       bar  result")
         for bar, value in self.verdicts():
