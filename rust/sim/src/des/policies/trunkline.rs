@@ -160,7 +160,9 @@ impl Replica {
                 News::Placed { request, worker, prompt } => {
                     let only = [self.workers[worker]];
                     spell(&prompt, tokens);
-                    let asked = RouteRequest { eligible: Some(&only), ..request_of(tokens) };
+                    // Without the exact prompt: events may have told of it already, and the work would count for nothing.
+                    let asked =
+                        RouteRequest { eligible: Some(&only), ..RouteRequest::new(Prompt::Tokens(tokens)) };
                     // A worker that left meanwhile takes nothing.
                     if let Ok(decision) = self.router.route(&asked, millis(at_s)) {
                         self.bookings.insert(request, decision.id);
