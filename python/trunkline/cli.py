@@ -240,6 +240,26 @@ def bench_policy(*, quick: bool, traces_in: Path | None, as_json: bool) -> None:
 cli.add_command(simulate)
 
 
+@bench.command("aws16")
+@click.option("--quick", is_flag=True, help="A sixth of the requests, one seed.")
+@_json
+def bench_aws16(*, quick: bool, as_json: bool) -> None:
+    """Run the sixteen cells of AWS's benchmark in simulated fleets, beside its figures; exit 1 if a bar is missed.
+
+    \b
+    trunkline bench aws16
+    trunkline bench aws16 --quick --json
+    """
+    from .bench.aws16 import bench_aws16 as run  # noqa: PLC0415 (see the module)
+    from .simulate.runs import stop_on_interrupt  # noqa: PLC0415 (see the module)
+
+    with _failures(), stop_on_interrupt() as stopped:
+        result = run(quick=quick, stopped=stopped)
+    click.echo(json.dumps(result.as_dict(), indent=2) if as_json else result.as_text())
+    if result.missed:
+        raise Failure(f"{result.missed} of {len(result.verdicts())} bars missed")
+
+
 @bench.command("exact")
 @click.option(
     "--rounds", type=click.IntRange(1, 1000), default=15, show_default=True, help="Medians are taken of these."

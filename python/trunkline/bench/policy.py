@@ -208,12 +208,6 @@ def _of_runs(bench: Bench) -> list[Verdict]:
         Verdict("lost@30: requests not answered", unanswered, 0),
         Verdict("spike: workers of the hot prefix, at least", min(hottest, default=None), 2, at_least=True),
         Verdict("spike: workers of the hot prefix, at most", max(hottest, default=None), 7),
-        Verdict(
-            "longhost@30: mean / without credit for the host tier",
-            None,
-            0.80,
-            why="the router has no view of a host tier",
-        ),
     ]
 
 
@@ -279,6 +273,8 @@ def _spec(run: Run, seed: int) -> Spec:
         policy=run.policy,
         routers=run.routers,
         gossip_s=run.gossip_s,
+        events=run.events,
+        host_events=run.host_events,
         event_delay_s=run.event_delay_s,
         seed=seed,
         windows=[SPIKE_S] if run.scenario == "spike" else [],

@@ -135,12 +135,13 @@ def simulate() -> None:
 @click.option("--speeds", type=_Numbers(), metavar="LIST", help="Speed of the first workers, like 0.5,1,0.4.")
 @click.option("--routers", type=click.IntRange(1, 64), help="Routers in front of them [default: 1].")
 @click.option("--gossip-ms", type=click.FloatRange(min=0), help="How late they hear of each other [default: never].")
+@click.option("--events/--no-events", default=False, help="Whether kv_aware gets KV events [default: its own view].")
 @click.option(
     "--event-delay-ms",
     type=click.FloatRange(min=0),
     default=20.0,
     show_default=True,
-    help="How late KV events are, for the models of others that use them.",
+    help="How late KV events are, with --events and for the models of others that use them.",
 )
 @click.option(
     "--poll-ms",

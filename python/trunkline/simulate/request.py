@@ -29,6 +29,7 @@ class RunRequest:
     speeds: tuple[float, ...] | None = None
     routers: int | None = None
     gossip_ms: float | None = None
+    events: bool = False
     event_delay_ms: float = 20.0
     poll_ms: float = 50.0
     prefix_length: int | None = None
@@ -141,6 +142,7 @@ def run_request(asked: RunRequest) -> Comparison:
                 options=fleet,
                 routers=asked.routers,
                 gossip_s=None if asked.gossip_ms is None else asked.gossip_ms / 1e3,
+                events=asked.events,
                 event_delay_s=asked.event_delay_ms / 1e3,
                 poll_s=asked.poll_ms / 1e3,
                 prefix_length=asked.prefix_length,

@@ -76,6 +76,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: Options | None = None
     routers: int | None = None
     gossip_s: float | None = None
+    events: bool = False
+    host_events: bool = True
     event_delay_s: float = 0.02
     poll_s: float = 0.05
     prefix_length: int | None = None

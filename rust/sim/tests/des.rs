@@ -62,6 +62,8 @@ fn policy_named(name: &str, workers: usize, profile: &Profile, workload: &Worklo
     let options = PolicyOptions {
         routers: 1,
         gossip_s: None,
+        events: false,
+        host_events: true,
         event_delay_s: 0.02,
         poll_s: 0.05,
         kv_tokens: profile.kv_tokens,
@@ -288,4 +290,28 @@ fn a_setting_of_the_core_changes_the_figures() {
     let (strict, loose) = (figures(Some(2)), figures(Some(1024)));
     assert!(strict.hit_rate < loose.hit_rate, "{} {}", strict.hit_rate, loose.hit_rate);
     assert!(strict.busiest_over_mean < loose.busiest_over_mean);
+}
+
+/// Hit rate of `kv_aware` on new prefixes, each of which is used eight times within two seconds.
+fn hit_rate_of_bursts(event_delay_s: Option<f64>) -> f64 {
+    let workload = Bursts { gap_s: 0.25, duration_s: 60.0, ..Bursts::default() }.build();
+    let profile = Profile::named("study-30k").expect("a known name");
+    let told = TrunklineOptions {
+        event_delay_s,
+        capacity_tokens: Some(profile.kv_tokens),
+        ..TrunklineOptions::default()
+    };
+    let policy = Box::new(Trunkline::new(&told).expect("in range"));
+    let mut simulation = Simulation::new(&workload, profile, Options::default(), policy).expect("in range");
+    simulation.run(|_| ControlFlow::Continue(()));
+    Report::of(&simulation, 0.1).hit_rate
+}
+
+#[test]
+fn events_a_second_late_cost_a_burst_of_new_prefixes_nothing() {
+    let [own, on_time, late] = [None, Some(0.02), Some(1.0)].map(hit_rate_of_bursts);
+    println!("hit rate of bursts: {own:.4} own view, {on_time:.4} events on time, {late:.4} events 1 s late");
+    assert!(on_time > 0.8, "{on_time}");
+    assert!((on_time - late).abs() <= 0.01, "{late} beside {on_time} on time");
+    assert!(on_time.min(late) >= own - 0.01, "{on_time}, {late} beside {own} without events");
 }

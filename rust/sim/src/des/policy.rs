@@ -1,5 +1,7 @@
 //! What a rule for choosing workers sees, and what it is told.
 
+use trunkline_core::Medium;
+
 use super::fleet::Fleet;
 use super::workload::Segment;
 
@@ -48,6 +50,8 @@ pub struct Outcome<'a> {
 pub struct CacheChange {
     /// The segment.
     pub segment: u32,
+    /// Where: the accelerator's memory, or the host's.
+    pub medium: Medium,
     /// Whether it is there now, or gone.
     pub is_stored: bool,
 }

@@ -83,6 +83,13 @@ pub struct Spec {
     /// How late routers hear of each other; without it they share nothing.
     #[serde(default)]
     pub gossip_s: Option<f64>,
+    /// Whether `kv_aware` gets KV events; without them it knows the caches from its own decisions. Peers that use events
+    /// always have them.
+    #[serde(default)]
+    pub events: bool,
+    /// Whether events tell of the host's tier too.
+    #[serde(default = "yes")]
+    pub host_events: bool,
     /// How late KV events are, for the rules that use them: 20 ms.
     #[serde(default = "event_delay_s")]
     pub event_delay_s: f64,
@@ -107,6 +114,10 @@ pub struct Spec {
     /// Times to be compared.
     #[serde(default)]
     pub compare: Vec<Compare>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn event_delay_s() -> f64 {
@@ -198,6 +209,8 @@ impl Spec {
         let told = PolicyOptions {
             routers: options.routers,
             gossip_s: self.gossip_s,
+            events: self.events,
+            host_events: self.host_events,
             event_delay_s: self.event_delay_s,
             poll_s: self.poll_s,
             kv_tokens: profile.kv_tokens,

@@ -4,6 +4,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use trunkline_core::Medium;
+
 use crate::des::cache::Tier;
 use crate::des::{CacheChange, Segment};
 
@@ -59,7 +61,9 @@ impl Index {
     }
 
     pub(super) fn event(&mut self, worker: usize, change: CacheChange, now_s: f64) {
-        if let Source::Both { delay_s } = self.source {
+        if let Source::Both { delay_s } = self.source
+            && change.medium == Medium::Gpu
+        {
             self.late.push_back((now_s + delay_s, worker, change));
         }
     }
@@ -204,11 +208,11 @@ mod tests {
     fn events_come_late_and_own_decisions_fade() {
         let mut index = Index::new(Source::Both { delay_s: 1.0 }, 1, 2);
         index.placed(0, 0, &PROMPT, None, 0.0);
-        index.event(1, CacheChange { segment: 0, is_stored: true }, 0.0);
+        index.event(1, CacheChange { segment: 0, medium: Medium::Gpu, is_stored: true }, 0.0);
         assert_eq!(hits(&mut index, 0.5), [150, 0]);
         assert_eq!(hits(&mut index, 1.0), [150, 100]);
         assert_eq!(hits(&mut index, 5.1), [0, 100]);
-        index.event(1, CacheChange { segment: 0, is_stored: false }, 6.0);
+        index.event(1, CacheChange { segment: 0, medium: Medium::Gpu, is_stored: false }, 6.0);
         assert_eq!(hits(&mut index, 6.9), [0, 100]);
         assert_eq!(hits(&mut index, 7.0), [0, 0]);
     }

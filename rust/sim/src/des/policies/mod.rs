@@ -9,6 +9,7 @@ mod cache_aware;
 mod chwbl;
 mod cost;
 mod dynamo;
+mod feed;
 mod index;
 mod llm_d;
 mod peer;
@@ -97,8 +98,11 @@ pub fn named(name: &str, workers: usize, options: &PolicyOptions) -> Result<Box<
 }
 
 fn core_options(policy: Rule, options: &PolicyOptions) -> TrunklineOptions {
+    let has_events = options.events && matches!(policy, Rule::KvAware);
     TrunklineOptions {
         policy,
+        host_events: options.host_events,
+        event_delay_s: has_events.then_some(options.event_delay_s),
         routers: options.routers,
         gossip_s: options.gossip_s,
         capacity_tokens: Some(options.kv_tokens),

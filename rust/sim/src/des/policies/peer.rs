@@ -12,6 +12,10 @@ pub struct PolicyOptions {
     pub routers: usize,
     /// Age of what routers know of each other's load at most; `None` if they share nothing.
     pub gossip_s: Option<f64>,
+    /// Whether the core's `kv_aware` gets KV events; without them its views of the caches are its own.
+    pub events: bool,
+    /// Whether they tell of the host's tier too.
+    pub host_events: bool,
     /// How late KV events are.
     pub event_delay_s: f64,
     /// Age of polled metrics at most.

@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use trunkline_core::Medium;
+
 use super::{Scene, Worker};
 use crate::des::Segment;
 use crate::des::policy::CacheChange;
@@ -9,9 +11,9 @@ use crate::des::profile::{BLOCK_TOKENS, Profile};
 use crate::des::run::Run;
 
 impl Worker {
-    pub(super) fn note(&mut self, segment: u32, is_stored: bool) {
+    pub(super) fn note(&mut self, segment: u32, medium: Medium, is_stored: bool) {
         if let Some(changes) = &mut self.changes {
-            changes.push(CacheChange { segment, is_stored });
+            changes.push(CacheChange { segment, medium, is_stored });
         }
     }
 
@@ -22,15 +24,26 @@ impl Worker {
             let Some((segment, size)) = self.cache.evict() else { return };
             freed += u64::from(size);
             self.evicted_blocks += u64::from(size);
-            self.note(segment, false);
-            let Some(host) = &mut self.host else { continue };
-            if host.contains(segment) {
-                host.touch(segment);
-            } else {
-                host.insert_idle(segment, size);
-                while host.blocks() > profile.host_blocks() && host.evict().is_some() {}
+            self.keep_in_host(segment, size, profile);
+            self.note(segment, Medium::Gpu, false);
+        }
+    }
+
+    /// Gives the host's tier, if there is one, what leaves the accelerator's memory.
+    fn keep_in_host(&mut self, segment: u32, size: u32, profile: &Profile) {
+        let Some(mut host) = self.host.take() else { return };
+        if host.contains(segment) {
+            host.touch(segment);
+        } else {
+            host.insert_idle(segment, size);
+            self.note(segment, Medium::Cpu, true);
+            while host.blocks() > profile.host_blocks()
+                && let Some((oldest, _)) = host.evict()
+            {
+                self.note(oldest, Medium::Cpu, false);
             }
         }
+        self.host = Some(host);
     }
 
     /// Blocks for the answers of the sequences that decode, `steps` steps from now; only if room is taken as they grow.
@@ -69,7 +82,7 @@ impl Worker {
             for segment in &prompt[hits..] {
                 if !self.cache.contains(segment.id) {
                     self.cache.insert_pinned(segment.id, segment.blocks());
-                    self.note(segment.id, true);
+                    self.note(segment.id, Medium::Gpu, true);
                 }
             }
         }
@@ -121,7 +134,7 @@ impl Worker {
             && !self.cache.contains(answer)
         {
             self.cache.insert_idle(answer, blocks);
-            self.note(answer, true);
+            self.note(answer, Medium::Gpu, true);
         }
         for segment in scene.workload.prompt(asked).iter().rev() {
             self.cache.unpin(segment.id);

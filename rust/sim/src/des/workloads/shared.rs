@@ -68,8 +68,10 @@ impl SharedPrefixes {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bursts {
-    /// Requests of a burst, 2 ms from one to the next.
+    /// Requests of a burst.
     pub siblings: usize,
+    /// Time from one of them to the next.
+    pub gap_s: f64,
     /// Length of what they share.
     pub prefix_tokens: u32,
     /// Requests per second, on average.
@@ -82,7 +84,7 @@ pub struct Bursts {
 
 impl Default for Bursts {
     fn default() -> Self {
-        Self { siblings: 8, prefix_tokens: 6144, rate_rps: 40.0, duration_s: 70.0, seed: 1 }
+        Self { siblings: 8, gap_s: 0.002, prefix_tokens: 6144, rate_rps: 40.0, duration_s: 70.0, seed: 1 }
     }
 }
 
@@ -105,7 +107,7 @@ impl Bursts {
                 builder.extend(&mut prompt, question);
                 let output_tokens = (answer * (0.7 + 0.6 * rng.unit())).clamp(8.0, 1000.0) as u32;
                 let turn = Turn { prompt: &prompt, output_tokens, answer: None, group };
-                builder.begin(at_s + 0.002 * sibling as f64, &turn);
+                builder.begin(at_s + self.gap_s * sibling as f64, &turn);
             }
         }
         builder.build()
