@@ -7,6 +7,7 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -68,11 +69,14 @@ def test_the_version_is_written_once() -> None:
 
 
 def test_public_names_are_listed_and_documented() -> None:
-    public = {name for name in vars(trunkline) if not name.startswith("_")}
+    # Modules are there once somebody has imported them.
+    public = {
+        name for name, value in vars(trunkline).items() if not (name.startswith("_") or isinstance(value, ModuleType))
+    }
     listed = set(trunkline.__all__) - {"__version__"}
     # These two are loaded when they are asked for.
     public |= {"SidecarError", "SidecarRouter"}
-    assert public - {"bench", "cli", "config", "server", "admin", "demo", "sidecar"} == listed
+    assert public == listed
     for name in listed:
         thing = getattr(trunkline, name)
         assert thing.__doc__, name
