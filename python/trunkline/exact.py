@@ -9,7 +9,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._core import Renderer, TokenizerError
+from ._core import Renderer, TokenizerError, UnsupportedPromptError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,8 +70,19 @@ def checked(settings: ServeSettings, *, say: Callable[[str], None]) -> list[tupl
         elif (text := _differing(directory, renderer)) is not None:
             say(f"tokenizer {directory}: left out, it spells {text[:40]!r} in another way than its table says")
             continue
+        if (reason := _refusal(renderer)) is not None:
+            say(f"tokenizer {directory}: chats go by the workers' own views, they cannot be rendered ({reason})")
         passed.append((model or None, directory))
     return passed
+
+
+def _refusal(renderer: Renderer) -> str | None:
+    """Return why a plain chat cannot be rendered, None if it can."""
+    try:
+        renderer.render(b'{"messages": [{"role": "user", "content": "Hello"}]}')
+    except UnsupportedPromptError as refused:
+        return str(refused.reason)
+    return None
 
 
 def _differing(directory: str, renderer: Renderer) -> str | None:

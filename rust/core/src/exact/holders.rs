@@ -84,6 +84,11 @@ impl Sets {
         8 * self.words.capacity() + 4 * self.free.capacity()
     }
 
+    /// Bytes of the sets that nodes have.
+    pub(super) fn used_bytes(&self) -> usize {
+        8 * (self.words.len() - self.free.len() * self.stride)
+    }
+
     fn set(&self, number: usize) -> &[u64] {
         &self.words[number * self.stride..][..self.stride]
     }

@@ -25,7 +25,7 @@ use parking_lot::RwLock;
 
 use self::handles::{Entry, Handles, MAX_NODES};
 use self::holders::{MAX_VIEWS, Sets, Views};
-use self::nodes::{Content, NodeId, Nodes};
+use self::nodes::{Content, NODE_BYTES, NodeId, Nodes};
 use crate::events::{CacheEvent, Handle, Medium, Spelling, Stored};
 use crate::key::{BlockHasher, Root, combine};
 use crate::sync::{AtomicU32, Ordering};
@@ -34,6 +34,10 @@ pub(crate) use self::walk::ExactMatches;
 
 /// Nodes that one call takes off views that were removed.
 const SWEEP: usize = 512;
+/// Bytes of a handle with the usual share of its table that is empty.
+const HANDLE_BYTES: usize = 20;
+/// Equal blocks below one node that a view can hold under different handles. Engines have two at most.
+const MAX_EQUAL: usize = 8;
 /// Blocks without a known parent that a view keeps for later.
 const MAX_ORPHANS: usize = 4096;
 
@@ -112,6 +116,8 @@ struct Tree {
     removed: Vec<(u16, IntoIter<Entry>)>,
     unused: Vec<u16>,
     handle_bytes: usize,
+    /// Handles of all views.
+    held: usize,
 }
 
 /// Blocks of events that were made ready without the lock; kept by the caller so that no event allocates.
@@ -180,6 +186,7 @@ impl ExactIndex {
         let Some(gone) = gone.take() else { return };
         tree.live.remove(view.index);
         tree.handle_bytes -= gone.handles.bytes();
+        tree.held -= gone.handles.len();
         tree.removed.push((view.index, gone.handles.into_nodes()));
         self.views.fetch_sub(1, Ordering::Relaxed);
     }
@@ -265,6 +272,13 @@ impl Tree {
         view.as_mut().filter(|_| *current == generation)
     }
 
+    /// Blocks that may be stored yet. Counted is what is in use: memory of what was removed serves what comes.
+    fn room(&self, budget: usize) -> usize {
+        let used = self.nodes.used() * NODE_BYTES + self.sets.used_bytes() + self.held * HANDLE_BYTES;
+        (budget.saturating_sub(used) / (NODE_BYTES + HANDLE_BYTES)).min(MAX_NODES - self.nodes.used())
+    }
+
+    /// Bytes owned.
     fn bytes(&self) -> usize {
         self.nodes.bytes() + self.sets.bytes() + self.handle_bytes
     }
@@ -280,16 +294,21 @@ impl Tree {
         self.sweep();
         let mut applied = Applied::default();
         let number = view.index;
-        if self.bytes() > budget || self.nodes.used() + contents.len() > MAX_NODES {
+        let room = self.room(budget);
+        let Some(view) = self.view_mut(view) else { return applied };
+        // What a view holds is counted in blocks of one size.
+        if view.handles.len() > 0 && view.block_size != stored.block_size {
             applied.refused = contents.len() as u64;
             return applied;
         }
-        if self.view(view).is_none() {
+        view.block_size = stored.block_size;
+        let (contents, beyond) = contents.split_at(contents.len().min(room));
+        applied.refused = beyond.len() as u64;
+        if contents.is_empty() {
             return applied;
         }
         let Self { nodes, roots, views, .. } = self;
         let Some(view) = views[usize::from(number)].1.as_mut() else { return applied };
-        view.block_size = stored.block_size;
         let parent = match stored.parent {
             None => *roots.entry(root).or_insert_with(|| nodes.create_root(root)),
             Some(handle) => match view.handles.get(handle) {
@@ -314,9 +333,9 @@ impl Tree {
         contents: &[Content],
         applied: &mut Applied,
     ) {
-        let Self { nodes, sets, views, handle_bytes, .. } = self;
+        let Self { nodes, sets, views, handle_bytes, held, .. } = self;
         let Some(view) = views[usize::from(number)].1.as_mut() else { return };
-        let before = view.handles.bytes();
+        let (before, had) = (view.handles.bytes(), view.handles.len());
         let mut waiting: Vec<(NodeId, Orphans)> = Vec::new();
         let mut chain = Chain { nodes, sets, view, number };
         chain.add(parent, stored.medium, stored.handles, contents, &mut waiting, applied);
@@ -324,6 +343,7 @@ impl Tree {
             chain.add(parent, medium, &handles, &contents, &mut waiting, applied);
         }
         *handle_bytes = *handle_bytes + view.handles.bytes() - before;
+        *held = *held + view.handles.len() - had;
         // A root under which nothing was stored.
         self.prune(parent);
     }
@@ -332,9 +352,10 @@ impl Tree {
         self.sweep();
         let mut applied = Applied::default();
         for &handle in handles {
-            let Some(held) = self.view_mut(view) else { break };
-            if let Some(node) = held.handles.remove(handle, medium) {
+            let Some(holder) = self.view_mut(view) else { break };
+            if let Some(node) = holder.handles.remove(handle, medium) {
                 applied.removed += 1;
+                self.held -= 1;
                 self.let_go(view.index, node);
             }
         }
@@ -370,9 +391,9 @@ impl Tree {
     fn copy_view(&mut self, from: ExactView, to: ExactView) {
         let Some(source) = self.view(from) else { return };
         let (entries, block_size): (Vec<_>, _) = (source.handles.iter().collect(), source.block_size);
-        let Self { nodes, sets, views, handle_bytes, .. } = self;
+        let Self { nodes, sets, views, handle_bytes, held, .. } = self;
         let Some(view) = views[usize::from(to.index)].1.as_mut() else { return };
-        let before = view.handles.bytes();
+        let (before, had) = (view.handles.bytes(), view.handles.len());
         view.block_size = block_size;
         for (handle, node) in entries {
             if view.handles.mark(handle, Medium::Gpu).is_none() {
@@ -381,6 +402,7 @@ impl Tree {
             }
         }
         *handle_bytes = *handle_bytes + view.handles.bytes() - before;
+        *held = *held + view.handles.len() - had;
     }
 }
 
@@ -430,13 +452,19 @@ impl Chain<'_> {
         waiting: &mut Vec<(NodeId, Orphans)>,
         applied: &mut Applied,
     ) {
-        for (&handle, &content) in handles.iter().zip(contents) {
+        for (at, (&handle, &content)) in handles.iter().zip(contents).enumerate() {
             let node = match self.view.handles.mark(handle, medium) {
                 Some(node) => node,
-                None => {
-                    applied.stored += 1;
-                    self.hold(parent, medium, handle, content)
-                }
+                None => match self.hold(parent, medium, handle, content) {
+                    Some(node) => {
+                        applied.stored += 1;
+                        node
+                    }
+                    None => {
+                        applied.refused += (contents.len() - at) as u64;
+                        return;
+                    }
+                },
             };
             if let Some(orphans) = self.view.adopt(handle) {
                 waiting.push((node, orphans));
@@ -445,14 +473,26 @@ impl Chain<'_> {
         }
     }
 
-    /// The view holds one more block: a node of this content that it does not hold yet under another handle.
-    fn hold(&mut self, parent: NodeId, medium: Medium, handle: Handle, content: Content) -> NodeId {
-        let free = |id: &NodeId| !self.sets.contains(self.nodes.get(*id).holders, self.number);
-        let known = self.nodes.same(parent, content).find(free);
-        let node = known.unwrap_or_else(|| self.nodes.create(parent, content));
+    /// The view holds one more block: a node of this content that it does not hold yet under another handle. `None` if it
+    /// holds [`MAX_EQUAL`] of them.
+    fn hold(&mut self, parent: NodeId, medium: Medium, handle: Handle, content: Content) -> Option<NodeId> {
+        let mut equal = 0;
+        let mut known = None;
+        for id in self.nodes.same(parent, content).take(MAX_EQUAL) {
+            equal += 1;
+            if !self.sets.contains(self.nodes.get(id).holders, self.number) {
+                known = Some(id);
+                break;
+            }
+        }
+        let node = match known {
+            Some(id) => id,
+            None if equal < MAX_EQUAL => self.nodes.create(parent, content),
+            None => return None,
+        };
         self.sets.add(&mut self.nodes.get_mut(node).holders, self.number);
         self.view.handles.add(handle, node, medium);
-        node
+        Some(node)
     }
 }
 

@@ -23,6 +23,9 @@ const CHUNK: usize = GROUP * GROUPS;
 /// Free nodes from which a group takes new chains.
 const SPARSE: u32 = 16;
 
+/// Bytes of a node.
+pub(super) const NODE_BYTES: usize = size_of::<Node>();
+
 /// Blocks that are hashed together where only one way leads on.
 const AHEAD: usize = 16;
 

@@ -230,16 +230,74 @@ fn a_removed_view_is_gone_at_once_and_swept_later() {
 }
 
 #[test]
-fn nothing_is_stored_beyond_the_budget() {
+fn nothing_is_stored_beyond_the_budget_and_what_was_removed_makes_room() {
     let mut fixture = Fixture::new();
     fixture.index.budget = 1 << 20;
     let view = fixture.index.add_view().unwrap();
-    let mut refused = 0;
-    for id in 0..200_000 {
-        refused += fixture.store(view, "", None, &[(id, format!("{id}").as_bytes())]).refused;
+    let whole: Vec<(u64, Vec<u8>)> = (0..60_000u64).map(|id| (id, id.to_le_bytes().to_vec())).collect();
+    let whole: Vec<(u64, &[u8])> = whole.iter().map(|(id, bytes)| (*id, &bytes[..])).collect();
+    for round in 0..3 {
+        let applied = fixture.store(view, "", None, &whole);
+        assert_eq!(applied.stored + applied.refused, 60_000, "round {round}");
+        assert!((10_000..30_000).contains(&applied.stored), "{applied:?}");
+        assert!(fixture.index.size().0 < 3 << 20, "tables have room for as much again");
+        assert_eq!(fixture.store(view, "", None, &[(70_000, b"more")]).refused, 1);
+        for (id, _) in &whole {
+            fixture.remove(view, *id);
+        }
     }
-    assert!(refused > 0);
-    assert!(fixture.index.size().0 < 3 << 20, "at most one table has doubled since");
+}
+
+#[test]
+fn equal_blocks_under_ever_new_handles_are_refused() {
+    let mut fixture = Fixture::new();
+    let view = fixture.index.add_view().unwrap();
+    let handles: Vec<Handle> = (0..50_000).map(Handle).collect();
+    for handle in &handles {
+        let stored = Stored {
+            handles: std::slice::from_ref(handle),
+            parent: None,
+            tokens: &[7],
+            block_size: 1,
+            root: Root::default(),
+            extras: &[],
+            medium: Medium::Gpu,
+        };
+        let event = CacheEvent::Stored(stored);
+        let applied = fixture.index.apply(view, &event, None, &mut fixture.prepared);
+        assert_eq!((applied.stored, applied.refused), if handle.0 < 8 { (1, 0) } else { (0, 1) });
+    }
+}
+
+#[test]
+fn a_view_has_blocks_of_one_size() {
+    let mut fixture = Fixture::new();
+    let view = fixture.index.add_view().unwrap();
+    let tokens: Vec<u32> = (0..64).collect();
+    let stored = |handles, tokens, block_size| {
+        CacheEvent::Stored(Stored {
+            handles,
+            parent: None,
+            tokens,
+            block_size,
+            root: Root::default(),
+            extras: &[],
+            medium: Medium::Gpu,
+        })
+    };
+    let handles = [1, 2, 3, 4].map(Handle);
+    fixture.index.apply(view, &stored(&handles, &tokens, 16), None, &mut fixture.prepared);
+    let applied = fixture.index.apply(view, &stored(&[Handle(9)], &tokens, 64), None, &mut fixture.prepared);
+    assert_eq!(applied, Applied { refused: 1, ..Applied::default() });
+    let prompt =
+        ExactPrompt { bytes: bytemuck::must_cast_slice(&tokens), is_tokens: true, ..ExactPrompt::default() };
+    fixture.index.find(&prompt, &mut fixture.found);
+    assert_eq!(fixture.found.tokens(view.index), 48);
+    for handle in &handles {
+        fixture.remove(view, handle.0);
+    }
+    let applied = fixture.index.apply(view, &stored(&[Handle(9)], &tokens, 64), None, &mut fixture.prepared);
+    assert_eq!(applied.stored, 1, "an empty view may change its size");
 }
 
 #[test]

@@ -41,9 +41,8 @@ pub(super) struct WorkerRow {
 impl WorkerRow {
     /// `worker` is `None` for one of the router's that is not of this fleet.
     fn new(view: WorkerView, worker: Option<&Worker>) -> Self {
-        let health = worker.and_then(|worker| worker.following.look()).map(|(health, _)| health);
         Self {
-            cache_view_reason: view_reason(view.cache_view, health),
+            cache_view_reason: view_reason(view.cache_view, worker.map(|worker| &worker.following)),
             max_in_flight: worker.map(|worker| worker.cap).filter(|&cap| cap > 0),
             suspect: worker.is_some_and(|worker| worker.pulse.standing() == Standing::Silent),
             id: view.id.0,

@@ -4,7 +4,7 @@
 //! is kept up in any case.
 
 use std::error::Error;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -29,7 +29,10 @@ const RESYNC_MS: u64 = 30_000;
 pub(crate) struct Following {
     feed: Mutex<Option<Feed>>,
     pub(crate) applied: Mutex<Counts>,
-    /// When orphans may ask for a replay again.
+    is_live: AtomicBool,
+    /// Whether something that was told could not be used since everything was told: then the view lacks it.
+    lacks: AtomicBool,
+    /// When what it lacks may ask for a replay again.
     resync_from_ms: AtomicU64,
 }
 
@@ -47,6 +50,7 @@ impl Following {
     /// Stops following.
     pub(crate) fn end(&self) {
         *self.feed.lock() = None;
+        self.is_live.store(false, Ordering::Relaxed);
     }
 
     /// What the feed is worth and what it counted; `None` if the worker is not followed.
@@ -54,8 +58,13 @@ impl Following {
         self.feed.lock().as_ref().map(|feed| (feed.health(), feed.stats()))
     }
 
-    /// Blocks came whose parents are not known: asks for everything again, once in a while.
-    fn orphans(&self, now: Millis) {
+    /// Whether the view lacks what its worker told.
+    pub(crate) fn lacks(&self) -> bool {
+        self.lacks.load(Ordering::Relaxed)
+    }
+
+    /// Something is missing: asks for everything again, once in a while.
+    fn mend(&self, now: Millis) {
         let due = self.resync_from_ms.load(Ordering::Relaxed);
         if now.0 >= due {
             self.resync_from_ms.store(now.0 + RESYNC_MS, Ordering::Relaxed);
@@ -137,6 +146,15 @@ impl Drain for Asking {
     }
 }
 
+/// Has the worker's events count if its feed is live and nothing is lacking.
+fn show(fleet: &Fleet, worker: &Worker) {
+    let following = &worker.following;
+    let counts = following.is_live.load(Ordering::Relaxed) && !following.lacks();
+    let view = if counts { CacheView::Events } else { CacheView::Own };
+    // An error means that the router's worker was removed by somebody else.
+    let _ = fleet.router.set_cache_view(worker.id, view);
+}
+
 /// Hands a feed's events to the router.
 struct ToRouter {
     fleet: Weak<Fleet>,
@@ -167,8 +185,23 @@ impl Sink for ToRouter {
             counts.orphans += applied.orphans;
             counts.refused += applied.refused + u64::from(batch.refused);
             drop(counts);
-            if applied.orphans > 0 {
-                worker.following.orphans(fleet.now());
+            let refused = applied.refused + u64::from(batch.refused);
+            if batch.clears() {
+                worker.following.lacks.store(false, Ordering::Relaxed);
+            }
+            if refused > 0 && !worker.following.lacks.swap(true, Ordering::Relaxed) {
+                eprintln!(
+                    "trunkline: {refused} blocks that {} told of could not be used ({}): its own view counts",
+                    worker.endpoint.url,
+                    batch.fault.map_or_else(
+                        || "unknown tokens, another block size, or no memory left".into(),
+                        |fault| fault.to_string()
+                    ),
+                );
+            }
+            show(fleet, worker);
+            if applied.orphans + refused > 0 {
+                worker.following.mend(fleet.now());
             }
         });
     }
@@ -176,6 +209,7 @@ impl Sink for ToRouter {
     fn reset(&self, _source: &Source, reason: &'static str) {
         self.with(|fleet, _, worker| {
             worker.following.applied.lock().resets += 1;
+            worker.following.lacks.store(false, Ordering::Relaxed);
             // A publisher that began anew is a worker that did: its own view is empty as well.
             let _ = match reason {
                 "restart" => fleet.router.reset_worker(worker.id),
@@ -186,8 +220,8 @@ impl Sink for ToRouter {
 
     fn health(&self, _source: &Source, health: Health) {
         self.with(|fleet, _, worker| {
-            let view = if health == Health::Live { CacheView::Events } else { CacheView::Own };
-            let _ = fleet.router.set_cache_view(worker.id, view);
+            worker.following.is_live.store(health == Health::Live, Ordering::Relaxed);
+            show(fleet, worker);
         });
     }
 }

@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use trunkline_core::CacheView;
 use trunkline_events::{Health, Stats};
 
-use super::feeds::Counts;
+use super::feeds::{Counts, Following};
 use super::watch::Watch;
 use crate::fleet::Fleet;
 
@@ -58,8 +58,10 @@ impl ExactMetrics {
 }
 
 /// Why a worker's cache is known from where it is.
-pub(crate) fn view_reason(view: CacheView, health: Option<Health>) -> &'static str {
+pub(crate) fn view_reason(view: CacheView, following: Option<&Following>) -> &'static str {
+    let health = following.and_then(Following::look).map(|(health, _)| health);
     match (view, health) {
+        (CacheView::Own, Some(Health::Live)) if following.is_some_and(Following::lacks) => "refused",
         (CacheView::None, _) => "keeps no prefixes",
         (_, None) => "no events",
         (_, Some(Health::Partial { reason })) => reason,
@@ -84,12 +86,11 @@ impl Collector for Feeds {
             MetricType::Gauge,
         )?;
         for view in &views {
-            let health =
-                snapshot.get(view.id).and_then(|worker| worker.following.look()).map(|(health, _)| health);
+            let following = snapshot.get(view.id).map(|worker| &worker.following);
             let labels = [
                 ("worker", view.name.as_str()),
                 ("view", view.cache_view.as_str()),
-                ("reason", view_reason(view.cache_view, health)),
+                ("reason", view_reason(view.cache_view, following)),
             ];
             ConstGauge::new(1i64).encode(metric.encode_family(&labels)?)?;
         }

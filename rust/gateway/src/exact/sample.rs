@@ -58,11 +58,13 @@ pub(crate) async fn sample(
             exact.outcomes.sampled("different");
             text.watch.differs(fleet.now());
             eprintln!(
-                "trunkline: prompts of {} are rendered in another way than {} does: first at byte {at}, ours {:?}, its {:?}",
+                "trunkline: prompts of {} are rendered in another way than {} does: of {} bytes the first that differs is \
+                 number {at}, {} instead of {}",
                 text.model.as_deref().unwrap_or("the model"),
                 worker.endpoint.url,
-                excerpt(&prompted.bytes, at),
-                excerpt(&spelled, at),
+                prompted.bytes.len(),
+                named(&prompted.bytes, at),
+                named(&spelled, at),
             );
         }
     }
@@ -80,10 +82,9 @@ fn difference(ours: &[u8], its: &[u8]) -> Option<usize> {
     (common < ours.len() || common < its.len()).then_some(common)
 }
 
-/// A few characters from there on: enough to see what kind of text it is, too few to log a prompt.
-fn excerpt(text: &[u8], at: usize) -> String {
-    const EXCERPT_BYTES: usize = 24;
-    String::from_utf8_lossy(&text[at.min(text.len())..text.len().min(at + EXCERPT_BYTES)]).into_owned()
+/// The byte at a place. One byte: logs are no place for prompts.
+fn named(text: &[u8], at: usize) -> String {
+    text.get(at).map_or_else(|| "the end".into(), |byte| format!("{byte:#04x}"))
 }
 
 #[cfg(test)]
@@ -96,8 +97,8 @@ mod tests {
         assert_eq!(difference(b"abc", b"abd"), Some(2));
         assert_eq!(difference(b"abc", b"ab"), Some(2));
         assert_eq!(difference(b"", b"a"), Some(0));
-        assert_eq!(excerpt(b"abc", 2), "c");
-        assert_eq!(excerpt(b"abc", 3), "");
+        assert_eq!(named(b"abc", 2), "0x63");
+        assert_eq!(named(b"abc", 3), "the end");
     }
 
     #[test]

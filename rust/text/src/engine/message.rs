@@ -57,6 +57,9 @@ impl Part<'_> {
     }
 }
 
+/// Messages of one chat. A template that adds to a list needs the square of their number, which no limit of the engine counts.
+const MAX_MESSAGES: usize = 4096;
+
 /// Reads the messages of `body` for a template that takes content as `format` says and may know developers.
 ///
 /// # Errors
@@ -69,6 +72,9 @@ pub(crate) fn read_messages<'s, 'a: 's>(
     knows_developer: bool,
 ) -> Result<Chat<'s>> {
     let Some(Json::List(messages)) = body.get("messages", arena) else { return Err("no messages") };
+    if messages.len() > MAX_MESSAGES {
+        return Err("too many messages");
+    }
     let mut chat = Chat { messages: Vec::with_capacity(messages.len()), has_items: false };
     for message in messages {
         let message = chat.read(rules, message, arena, format)?;
