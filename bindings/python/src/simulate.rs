@@ -20,6 +20,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(100);
 /// until then counts. What it or a signal handler raises ends the run too and is raised here.
 ///
 /// Raises ConfigError for a value out of range, TrunklineError for a specification or a trace that cannot be read.
+#[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts them by value")]
 #[pyfunction]
 #[pyo3(name = "_simulate", signature = (spec, *, trace=None, progress=None))]
 pub(crate) fn simulate<'py>(
