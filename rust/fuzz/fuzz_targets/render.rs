@@ -24,9 +24,9 @@ fuzz_target!(|input: (u8, &str, &[u8])| {
     let mut scratch = Scratch::default();
     let known = KNOWN.get_or_init(|| load(TEMPLATE).expect("the model is one of our own"));
     known.render(kind, body, 0, &mut scratch);
-    if what & 2 == 0 {
-        if let Ok(renderer) = load(template) {
-            renderer.render(Kind::Chat, br#"{"messages": [{"role": "user", "content": "x"}]}"#, 0, &mut scratch);
-        }
+    if what & 2 == 0
+        && let Ok(renderer) = load(template)
+    {
+        renderer.render(Kind::Chat, br#"{"messages": [{"role": "user", "content": "x"}]}"#, 0, &mut scratch);
     }
 });

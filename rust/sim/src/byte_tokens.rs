@@ -1,6 +1,6 @@
 //! The other stand-in for a tokenizer: one token per byte of text, for workers that tell of their caches.
 //!
-//! Events carry token ids, and who follows them needs a vocabulary that spells them. That of [`tokens`](crate::tokens) would have
+//! Events carry token ids, and who follows them needs a vocabulary that spells them. That of [`tokens`] would have
 //! 2^32 entries; this one has 256 bytes, whose ids are their values, and [`MARKERS`]. `trunkline.testing.write_mock_tokenizer`
 //! writes it as a tokenizer's directory, with the chat template of what [`Tokenizer`](crate::tokens::Tokenizer) does.
 
