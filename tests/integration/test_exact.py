@@ -295,9 +295,8 @@ def test_a_sample_names_the_first_byte_that_differs(serve: Serve, pair: list[Moc
     served = live(serve(pair, "--tokenizer", str(wrong), "--check-every", "1"))
     assert served.chat("abc").status == 200
     at = len("<|message|>user<|content|>")
-    line = served.wait_for_log("rendered in another way", f"first at byte {at},")
-    assert '"_abc' in line
-    assert '"abc' in line
+    line = served.wait_for_log("rendered in another way", f"number {at}, 0x5f instead of 0x61")
+    assert "abc" not in line, "no prompt is logged"
     assert served.metric('trunkline_exact_samples_total{result="different"}') == 1
     assert served.metric_sum("trunkline_exact_switched_off_total") == 1
 

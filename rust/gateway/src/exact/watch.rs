@@ -17,7 +17,7 @@ use trunkline_core::Millis;
 const ENOUGH: f64 = 32.0;
 const KEPT: f64 = 0.97;
 /// What an answer counts whose cached tokens may just not have been told yet.
-const EARLY: f64 = 0.1;
+const EARLY: f64 = 0.02;
 /// Share of the cached tokens that events must have told.
 const FLOOR: f64 = 0.5;
 /// How long a model is off, at first and at most.
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn what_events_could_not_tell_yet_is_not_held_against_the_text() {
         let watch = Watch::default();
-        for _ in 0..300 {
+        for _ in 0..1500 {
             assert!(!watch.note(0, 320, 336, Millis(0)), "sent a moment ago");
         }
         assert!((0..300).any(|_| watch.note(0, 320, 336, Millis(0))), "but not for ever");
