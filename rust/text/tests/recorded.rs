@@ -138,3 +138,20 @@ fn a_router_expects_from_text_alone_what_the_engine_finds() {
     }
     assert_eq!(requests, 35);
 }
+
+#[test]
+fn a_chat_of_too_many_messages_is_not_rendered() {
+    let directory = model();
+    let renderer = Renderer::load(directory.path(), &Options::default()).unwrap();
+    let mut scratch = Scratch::default();
+    let mut render = |messages: usize| {
+        let all = vec![r#"{"role":"user","content":"a"}"#; messages].join(",");
+        let body = format!(r#"{{"messages":[{all}]}}"#);
+        match renderer.render(Kind::Chat, body.as_bytes(), 0, &mut scratch) {
+            Outcome::Unsupported(reason) => Some(reason),
+            _ => None,
+        }
+    };
+    assert_eq!(render(4096), None);
+    assert_eq!(render(4097), Some("too many messages"));
+}
