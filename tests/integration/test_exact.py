@@ -7,17 +7,21 @@ Faults of feeds, workers and caches follow, each until the view is right again o
 from __future__ import annotations
 
 import http.server
+import itertools
 import json
 import random
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import zmq
 
 from tests.support import MakeWorkers, Reply, Serve, Served, wait_for
 from trunkline import MockWorker
@@ -453,3 +457,35 @@ def test_the_tokenizer_is_what_the_real_library_reads(tokenizer: str) -> None:
         assert real.encode(text, add_special_tokens=False).ids == list(text.encode())
     assert real.encode("<|message|>a<|end|>", add_special_tokens=False).ids == [256, 97, 258]
     assert json.loads((Path(tokenizer) / "tokenizer_config.json").read_text(encoding="utf-8"))
+
+
+def test_a_view_that_cannot_use_what_it_is_told_does_not_count(
+    serve: Serve, make_workers: MakeWorkers, tokenizer: str
+) -> None:
+    [worker] = make_workers(1)
+    with zmq.Context() as context, context.socket(zmq.PUB) as publisher:
+        publisher.linger = 0
+        port = publisher.bind_to_random_port("tcp://127.0.0.1")
+        served = serve([f"{worker.url}#events=tcp://127.0.0.1:{port}"], "--tokenizer", tokenizer)
+        event = {
+            "type": "BlockStored",
+            "block_hashes": [1],
+            "parent_block_hash": None,
+            "token_ids": [1 << 20] * 16,
+            "block_size": 16,
+        }
+        # A cleared cache is a known one, whatever was missed before.
+        payload = msgspec.msgpack.encode([time.time(), [{"type": "AllBlocksCleared"}, event], 0])
+        sequence = itertools.count()
+
+        def is_refused() -> bool:
+            publisher.send_multipart([b"", next(sequence).to_bytes(8, "big"), payload])
+            return served.metric_sum("trunkline_events_refused_total") > 0
+
+        wait_for(is_refused, deadline_s=20, what="a token that the tokenizer does not have")
+
+        def told() -> list[tuple[str, str]]:
+            return [(row["cache_view"], row["cache_view_reason"]) for row in rows(served)]
+
+        wait_for(lambda: told() == [("own", "refused")], what="its own view counts")
+        assert worker.url in served.wait_for_log("could not be used")
