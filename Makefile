@@ -13,6 +13,8 @@ export PYO3_BUILD_EXTENSION_MODULE := 1
 # The libraries that `make bench-peers` compares with have an environment of their own.
 PEERS := .cache/peers
 GATEWAY_PEERS := .cache/gateway-peers
+# What examples/litellm runs in: LiteLLM's proxy pins other versions of what we use.
+LITELLM := .cache/litellm
 export CRITERION_HOME := $(CURDIR)/.cache/criterion
 
 # Seconds for each fuzz target, and the tool that runs them.
@@ -33,7 +35,7 @@ demo: build ## random against prefix-aware routing on simulated workers: a table
 serve-demo: build ## the same, then keep gateway and workers running until Ctrl-C
 	@trunkline demo --keep $(DEMO_FLAGS)
 
-test: build ## every check: formats, lints, types, cargo tests, pytest
+test: build $(LITELLM)/installed ## every check: formats, lints, types, cargo tests, pytest
 	@python tests/run.py
 
 lint: build ## formats, lints and types only
@@ -126,6 +128,11 @@ $(VENV)/installed: pyproject.toml
 $(PEERS)/installed: benches/requirements-peers.txt
 	@$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(LITELLM)/installed: examples/litellm/requirements.txt
+	@$(PYTHON) -m venv $(LITELLM)
+	$(LITELLM)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 # One environment for each: they pin different versions of the same things. A peer that cannot be installed is MISSING.

@@ -7,10 +7,12 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from tests.support import clean_environment, wait_for
 from trunkline import MockWorker, Router, Sidecar
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LITELLM = EXAMPLES.parent / ".cache" / "litellm" / "bin" / "litellm"
 CHATS = [f"You are the assistant of shop {number}. " * 60 for number in range(7)]
 
 
@@ -39,23 +42,26 @@ def free_port() -> int:
 @contextlib.contextmanager
 def running(command: list[str], port: int, **environment: str) -> Iterator[None]:
     """Run a gateway until the block ends."""
-    process = subprocess.Popen(
-        command, env=clean_environment() | environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command, env=clean_environment() | environment, stdout=log, stderr=log, start_new_session=True
+        )
 
         def answers() -> bool:
-            assert process.poll() is None, process.stderr and process.stderr.read()
+            if process.poll() is not None:
+                log.seek(0)
+                pytest.fail(log.read())
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 return True
             return False
 
-        wait_for(answers, deadline_s=60, what=f"{command} listens")
-        yield
-    finally:
-        # Its workers as well, which would keep the pipe open.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        try:
+            wait_for(answers, deadline_s=60, what=f"{command} listens")
+            yield
+        finally:
+            # Its workers as well.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def ask(port: int, chat: str, **fields: Any) -> bytes:
@@ -119,6 +125,53 @@ def test_the_aiohttp_gateway_streams_and_routes_by_prefix(workers: list[MockWork
     with running(command, port):
         assert hit_rate(port, workers) > 0.65
         assert ask(port, CHATS[0], stream=True).endswith(b"data: [DONE]\n\n")
+
+
+@contextlib.contextmanager
+def litellm(workers: list[MockWorker], folder: Path, **environment: str) -> Iterator[int]:
+    """Run LiteLLM's proxy before the workers, with the example's strategy if it has an environment; yield its port."""
+    port = free_port()
+    config: dict[str, Any] = {
+        "model_list": [
+            {
+                "model_name": "mock",
+                "litellm_params": {"model": "openai/mock", "api_base": f"{worker.url}/v1", "api_key": "none"},
+            }
+            for worker in workers
+        ]
+    }
+    if environment:
+        shutil.copy(EXAMPLES / "litellm" / "prefix_aware.py", folder)
+        config["litellm_settings"] = {"callbacks": "prefix_aware.handler"}
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(config))
+    local = {
+        "PYTHONPATH": str(EXAMPLES.parent / "python"),
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+    }
+    command = [str(LITELLM), "--config", str(path), "--host", "127.0.0.1", "--port", str(port)]
+    with running(command, port, **local, **environment):
+        yield port
+
+
+@pytest.mark.skipif(not LITELLM.exists(), reason="make .cache/litellm/installed")
+def test_litellm_finds_more_in_the_caches_with_our_strategy_than_with_its_own(
+    workers: list[MockWorker], tmp_path: Path
+) -> None:
+    with litellm(workers, tmp_path) as port:
+        shuffled = hit_rate(port, workers)
+    router, path = Router(), tmp_path / "socket"
+    with Sidecar(router, path), litellm(workers, tmp_path, TRUNKLINE_EXAMPLE_SOCKET=str(path)) as port:
+        aware = hit_rate(port, workers)
+        print({"simple-shuffle": shuffled, "trunkline": aware})  # for docs/embedding.md: pytest -s
+        assert aware > 0.65
+        assert shuffled < 0.5
+        assert ask(port, CHATS[0], stream=True).endswith(b"data: [DONE]\n\n")
+        workers[0].close()
+        for number in range(12):
+            ask(port, f"{number} to whom? " * 100)
+        wait_for(lambda: router.stats().in_flight == 0, what="what was booked is released")
 
 
 def test_examples_are_short() -> None:
