@@ -1,4 +1,6 @@
-"""`trunkline bench aws16`: AWS's benchmark of prefix-aware routing, its sixteen cells, in simulated fleets of its size.
+"""`trunkline bench aws16`: AWS's benchmark of prefix-aware routing, its sixteen cells.
+
+They run in simulated fleets of AWS's size and, with `--live`, through the gateway at a small scale (`aws16_live`).
 
 AWS ran {single model, inference components} x {Invoke, OpenAI API} x {long, short context} x {RANDOM, PREFIX_AWARE}
 on seven p5.48xlarge with Llama 3.1 70B and published changes against RANDOM, not the cells (September 2026). A
@@ -11,8 +13,8 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, astuple, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trunkline.simulate.runs import Job, run_all
 from trunkline.simulate.sources import GENERATORS
@@ -28,7 +30,9 @@ STRATEGIES = ("random", "kv_aware")
 MODELS = ("single model", "inference components")
 APIS = ("Invoke", "OpenAI")
 # Share of the first arrivals, while caches fill, that does not count.
-_WARM_UP = 0.2
+WARM_UP = 0.2
+# Context, model, API, strategy.
+Cell: TypeAlias = tuple[str, str, str, str]
 _QUICK = 6
 
 
@@ -72,6 +76,12 @@ class Figures:
             busiest_over_mean=mean(report.busiest_over_mean for report in reports),
         )
 
+    @classmethod
+    def mean(cls, cells: list[Figures]) -> Figures:
+        """Return the mean of cells, at least one."""
+        columns = zip(*(astuple(cell) for cell in cells), strict=True)
+        return cls(*map(statistics.fmean, columns))
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -109,60 +119,110 @@ BARS = (
 
 @dataclass(slots=True)
 class Result:
-    """The cells as far as they were run; by context and strategy."""
+    """The cells as far as they were run."""
 
     seeds: tuple[int, ...]
     cells: dict[tuple[str, str], Figures] = field(default_factory=dict)
+    """Simulated, by context and strategy."""
+    live: dict[Cell, Figures] = field(default_factory=dict)
 
     def verdicts(self) -> list[tuple[Bar, float]]:
-        """Return each bar whose cells were run, with our figure."""
-        found = []
-        for bar in BARS:
-            random, ours = (self.cells.get((bar.context, strategy)) for strategy in STRATEGIES)
-            if random and ours:
-                found.append((bar, bar.value(random, ours)))
-        return found
+        """Return each bar whose simulated cells were run, with our figure."""
+        return _verdicts(self.cells)
+
+    def live_verdicts(self) -> list[tuple[Bar, float]]:
+        """Return the same of the live cells: the mean over models and APIs."""
+        means = {}
+        for context, strategy in itertools.product((context.name for context in CONTEXTS), STRATEGIES):
+            cells = [figures for cell, figures in self.live.items() if (cell[0], cell[3]) == (context, strategy)]
+            if len(cells) == len(MODELS) * len(APIS):
+                means[context, strategy] = Figures.mean(cells)
+        return _verdicts(means)
 
     @property
     def missed(self) -> int:
-        """Bars that are not met."""
-        return sum(not bar.is_met(value) for bar, value in self.verdicts())
+        """Bars that are not met, simulated or live."""
+        return sum(not bar.is_met(value) for bar, value in self.verdicts() + self.live_verdicts())
 
-    def rows(self) -> list[tuple[str, str, str, str, Figures]]:
-        """Return the sixteen cells: context, model, API, strategy, figures."""
+    @property
+    def judged(self) -> int:
+        """Bars that were judged, simulated or live."""
+        return len(self.verdicts()) + len(self.live_verdicts())
+
+    def rows(self) -> list[tuple[Cell, Figures]]:
+        """Return the sixteen simulated cells."""
         names = itertools.product((context.name for context in CONTEXTS), MODELS, APIS, STRATEGIES)
-        return [(*name, self.cells[name[0], name[3]]) for name in names if (name[0], name[3]) in self.cells]
+        return [(name, self.cells[name[0], name[3]]) for name in names if (name[0], name[3]) in self.cells]
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        keys = ("context", "model", "api", "strategy")
         return {
             "seeds": self.seeds,
             "workers": WORKERS,
-            "cells": [dict(zip(keys, row[:4], strict=True)) | asdict(row[4]) for row in self.rows()],
-            "bars": [
-                asdict(bar) | {"value": value, "status": "met" if bar.is_met(value) else "MISS"}
-                for bar, value in self.verdicts()
-            ],
+            "cells": [_cell_as_dict(*row) for row in self.rows()],
+            "bars": [_bar_as_dict(*verdict) for verdict in self.verdicts()],
+            "live_cells": [_cell_as_dict(*row) for row in self.live.items()],
+            "live_bars": [_bar_as_dict(*verdict) for verdict in self.live_verdicts()],
         }
 
     def as_text(self) -> str:
-        """Return it as two tables."""
-        out = ["context  model                 API     strategy   hit    p50 ms  p90 ms  requests/s  busiest/mean"]
-        for context, model, api, strategy, of in self.rows():
-            out.append(
-                f"{context:8} {model:21} {api:7} {strategy:9} {of.hit_rate:5.3f} {of.ttft_p50_ms:8.1f} "
-                f"{of.ttft_p90_ms:7.1f} {of.throughput_rps:11.2f} {of.busiest_over_mean:13.3f}"
-            )
-        shared = "Simulated: cells that differ in model or API only share their runs; a simulated worker sees neither."
-        out += ["", shared, ""]
-        out.append("context  figure             AWS against RANDOM   ours       bar  result")
-        for bar, value in self.verdicts():
-            sign = ">=" if bar.at_least else "<="
-            what = f"{value:.3f}" + (" x" if bar.is_ratio else "")
-            status = "met" if bar.is_met(value) else "MISS"
-            out.append(f"{bar.context:8} {bar.figure:18} {bar.aws:18} {what:>8}  {sign} {bar.bar:.2f}  {status}")
+        """Return it as tables."""
+        out = []
+        if self.live:
+            out += [
+                "Live, at a small scale: the gateway before mock workers.",
+                _HEAD,
+                *_lines(list(self.live.items())),
+                "",
+            ]
+        if self.cells:
+            out += ["Simulated, at AWS's scale: cells that differ in model or API only share their runs.", _HEAD]
+            out += [*_lines(self.rows()), ""]
+        live = {(bar.context, bar.figure): value for bar, value in self.live_verdicts()}
+        simulated = {(bar.context, bar.figure): value for bar, value in self.verdicts()}
+        out.append("context  figure             AWS against RANDOM       bar  simulated            live")
+        for bar in BARS:
+            key = (bar.context, bar.figure)
+            if key in live or key in simulated:
+                sign = ">=" if bar.at_least else "<="
+                found = "  ".join(_verdict(bar, values.get(key)) for values in (simulated, live))
+                out.append(f"{bar.context:8} {bar.figure:18} {bar.aws:20}  {sign} {bar.bar:.2f}  {found}".rstrip())
         return "\n".join(out)
+
+
+_HEAD = "context  model                 API     strategy   hit    p50 ms  p90 ms  requests/s  busiest/mean"
+
+
+def _verdicts(cells: dict[tuple[str, str], Figures]) -> list[tuple[Bar, float]]:
+    found = []
+    for bar in BARS:
+        random, ours = (cells.get((bar.context, strategy)) for strategy in STRATEGIES)
+        if random and ours:
+            found.append((bar, bar.value(random, ours)))
+    return found
+
+
+def _verdict(bar: Bar, value: float | None) -> str:
+    if value is None:
+        return " " * 19
+    what = f"{value:.3f}" + (" x" if bar.is_ratio else "")
+    return f"{what:>8}  {'met' if bar.is_met(value) else 'MISS':9}"
+
+
+def _lines(rows: list[tuple[Cell, Figures]]) -> list[str]:
+    return [
+        f"{context:8} {model:21} {api:7} {strategy:9} {of.hit_rate:5.3f} {of.ttft_p50_ms:8.1f} "
+        f"{of.ttft_p90_ms:7.1f} {of.throughput_rps:11.2f} {of.busiest_over_mean:13.3f}"
+        for (context, model, api, strategy), of in rows
+    ]
+
+
+def _cell_as_dict(cell: Cell, figures: Figures) -> dict[str, Any]:
+    return dict(zip(("context", "model", "api", "strategy"), cell, strict=True)) | asdict(figures)
+
+
+def _bar_as_dict(bar: Bar, value: float) -> dict[str, Any]:
+    return asdict(bar) | {"value": value, "status": "met" if bar.is_met(value) else "MISS"}
 
 
 def bench_aws16(*, quick: bool, stopped: Stopped | None = None) -> Result:
@@ -186,6 +246,6 @@ def _spec(context: Context, strategy: str, seed: int, *, quick: bool) -> Spec:
         source=GENERATORS[context.traffic].source(seed, None, requests, {}),
         policy=strategy,
         options=Options(workers=WORKERS, clients=context.clients),
-        skip=_WARM_UP,
+        skip=WARM_UP,
         seed=seed,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import socket
 import subprocess
@@ -10,11 +11,13 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from typing import IO, TYPE_CHECKING, Self
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from trunkline._core import MockWorker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 HOST = "127.0.0.1"
@@ -30,26 +33,48 @@ class FleetError(Exception):
 class Fleet:
     """Fresh workers and a fresh gateway with one policy; a context manager that stops all of them."""
 
-    def __init__(self, policy: str, *, workers: int, time_scale: float) -> None:
-        """Say what to start; nothing is running yet."""
+    def __init__(
+        self,
+        policy: str,
+        *,
+        workers: int,
+        time_scale: float,
+        kv_tokens: int | None = None,
+        settings: Callable[[list[str]], dict[str, Any]] | None = None,
+    ) -> None:
+        """Say what to start; nothing is running yet.
+
+        kv_tokens: the size of a worker's cache, if not the mock worker's default.  settings: makes what the gateway's
+        configuration file says from the workers' URLs.
+        """
         self.policy = policy
         self.workers: list[str] = []
         self.url = ""
         self.admin_url = ""
         self._count = workers
         self._time_scale = time_scale
+        self._kv_tokens = kv_tokens
+        self._settings = settings
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         """Start everything; return when the gateway is ready. Raises FleetError."""
         with ExitStack() as stack:
             for _ in range(self._count):
-                worker = stack.enter_context(MockWorker(host=HOST, port=0, time_scale=self._time_scale))
-                self.workers.append(worker.url)
+                mock = MockWorker(host=HOST, port=0, time_scale=self._time_scale, kv_tokens=self._kv_tokens)
+                self.workers.append(stack.enter_context(mock).url)
             port, admin_port = _free_ports(2)
             self.url, self.admin_url = f"http://{HOST}:{port}", f"http://{HOST}:{admin_port}"
             log = stack.enter_context(tempfile.TemporaryFile())
-            gateway = _start_gateway(self.policy, port, admin_port, self.workers, log)
+            arguments = ["--policy", self.policy, "--port", str(port), "--admin-port", str(admin_port)]
+            for url in self.workers:
+                arguments += ["--worker", url]
+            if self._settings is not None:
+                config = Path(stack.enter_context(tempfile.TemporaryDirectory()), "trunkline.yaml")
+                # JSON is YAML.
+                config.write_text(json.dumps(self._settings(self.workers)), encoding="utf-8")
+                arguments += ["--config", str(config)]
+            gateway = _start_gateway(arguments, log)
             stack.callback(_stop, gateway)
             _wait_until_ready(gateway, admin_port, log)
             self._stack = stack.pop_all()
@@ -62,13 +87,8 @@ class Fleet:
         self._stack.__exit__(kind, error, traceback)
 
 
-def _start_gateway(
-    policy: str, port: int, admin_port: int, workers: list[str], log: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "trunkline", "serve", "--host", HOST, "--port", str(port)]
-    command += ["--admin-port", str(admin_port), "--policy", policy]
-    for url in workers:
-        command += ["--worker", url]
+def _start_gateway(arguments: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "trunkline", "serve", "--host", HOST, *arguments]
     # Settings of a gateway that the user runs elsewhere are not ours.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRUNKLINE_")}
     # A group of its own: Ctrl-C reaches the demo alone, which then stops the gateway.

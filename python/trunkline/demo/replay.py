@@ -1,7 +1,8 @@
-"""Sends a workload to a base URL as streaming chats, and measures what a user would see.
+"""Sends a workload to a gateway as streaming chats, and measures what a user would see.
 
-One asyncio task per session. TTFT runs from the moment a request is handed to the client to the first event that holds
-text (a role or a comment is not an answer yet). Hit rates come from the workers' own count of cached tokens.
+One asyncio task per session, or per client of a closed loop. TTFT runs from the moment a request is handed to the
+client to the first event that holds text (a role or a comment is not an answer yet). Hit rates come from the workers'
+own count of cached tokens.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from .workload import Session, Turn
 
@@ -60,9 +61,18 @@ class Outcome:
 class Replay:
     """One run of a workload."""
 
-    def __init__(self, base_url: str, *, model: str, on_outcome: Callable[[Outcome], None]) -> None:
-        """Prepare a run against ``base_url`` (without ``/v1``); ``on_outcome`` is called after every request."""
-        self._url = f"{base_url}/v1/chat/completions"
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str,
+        on_outcome: Callable[[Outcome], None],
+        path: str = "/v1/chat/completions",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare a run against ``path`` below ``base_url``; ``on_outcome`` is called after every request."""
+        self._url = base_url + path
+        self._headers = {"content-type": "application/json"} | dict(headers or {})
         self._model = model
         self._on_outcome = on_outcome
         self._began = 0.0
@@ -70,12 +80,28 @@ class Replay:
     async def run(self, sessions: list[Session]) -> list[Outcome]:
         """Send everything; return the outcomes in order of completion. A session ends with its first error."""
         outcomes: list[Outcome] = []
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT) as http, asyncio.TaskGroup() as tasks:
+        async with _http() as http, asyncio.TaskGroup() as tasks:
             self._began = time.monotonic()
             for session in sessions:
                 tasks.create_task(self._converse(http, session, outcomes))
         return outcomes
+
+    async def run_closed(self, sessions: list[Session], *, clients: int) -> list[Outcome]:
+        """Send everything from so many clients, each of which begins a session when its last one has ended.
+
+        The times at which sessions are to start do not count. Returns and errors are those of ``run``.
+        """
+        outcomes: list[Outcome] = []
+        left = iter(sessions)
+        async with _http() as http, asyncio.TaskGroup() as tasks:
+            self._began = time.monotonic()
+            for _ in range(clients):
+                tasks.create_task(self._work_off(http, left, outcomes))
+        return outcomes
+
+    async def _work_off(self, http: aiohttp.ClientSession, left: Iterator[Session], outcomes: list[Outcome]) -> None:
+        for session in left:
+            await self._converse(http, replace(session, start_s=self._now_s()), outcomes)
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began
@@ -114,7 +140,7 @@ class Replay:
         return json.dumps(body, ensure_ascii=session.escaped).encode()
 
     async def _ask(self, http: aiohttp.ClientSession, body: bytes, outcome: Outcome) -> None:
-        async with http.post(self._url, data=body, headers={"content-type": "application/json"}) as response:
+        async with http.post(self._url, data=body, headers=self._headers) as response:
             if response.status != _HTTP_OK:
                 raise ReplayError(f"status {response.status}: {(await response.text())[:200]}")
             outcome.worker = response.headers.get(WORKER_HEADER, "")
@@ -139,6 +165,10 @@ class Replay:
             outcome.prompt_tokens = usage["prompt_tokens"]
             outcome.completion_tokens = usage["completion_tokens"]
             outcome.cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
+
+
+def _http() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=_TIMEOUT)
 
 
 async def _events(stream: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
