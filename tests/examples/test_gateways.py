@@ -119,6 +119,22 @@ def test_fastapi_processes_share_a_sidecar(workers: list[MockWorker], tmp_path: 
         wait_for(lambda: router.stats().in_flight == 0, what="what was booked is released")
 
 
+def test_gunicorn_forks_the_fastapi_gateway_with_its_connection_to_a_sidecar(
+    workers: list[MockWorker], tmp_path: Path
+) -> None:
+    router, path, port = Router(), tmp_path / "socket", free_port()
+    urls = ",".join(worker.url for worker in workers)
+    command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "3", "--bind", f"127.0.0.1:{port}"]
+    command += ["--worker-class", "uvicorn_worker.UvicornWorker", "--chdir", str(EXAMPLES), "fastapi_gateway:app"]
+    with (
+        Sidecar(router, path),
+        running(command, port, TRUNKLINE_EXAMPLE_WORKERS=urls, TRUNKLINE_EXAMPLE_SOCKET=str(path)),
+    ):
+        wait_for(lambda: len(router.workers) == len(workers), deadline_s=60)
+        assert hit_rate(port, workers) > 0.65
+        wait_for(lambda: router.stats().in_flight == 0, what="what was booked is released")
+
+
 def test_the_aiohttp_gateway_streams_and_routes_by_prefix(workers: list[MockWorker]) -> None:
     port = free_port()
     command = [sys.executable, str(EXAMPLES / "aiohttp_gateway.py"), str(port), *[worker.url for worker in workers]]
