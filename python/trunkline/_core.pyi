@@ -38,11 +38,13 @@ __all__ = [
     "UnknownWorkerError",
     "UnsupportedPromptError",
     "WorkerView",
+    "_SidecarConnection",
     "__version__",
     "_hash_blocks",
     "_profiles",
     "_restore_decision",
     "_scenarios",
+    "_sidecar_fields",
     "_simulate",
     "extra_hash",
     "jump_hash",
@@ -404,6 +406,29 @@ class Router:
     @staticmethod
     def restore(data: bytes, *, now: float | None = None) -> Router: ...
     def stats(self) -> Stats: ...
+
+@final
+class _SidecarConnection:
+    @property
+    def pid(self) -> int: ...
+    @property
+    def tag(self) -> int: ...
+    @property
+    def waits(self) -> bool: ...
+    @staticmethod
+    def connect(path: str | PathLike[str], timeout_s: float, client: int) -> _SidecarConnection | bytes: ...
+    def ask(self, question: bytes) -> bytes: ...
+    def ask_prompt(self, asked: int, prompt: _Prompt, fields: bytes) -> bytes: ...
+    def ask_many(self, asked: int, prompts: Sequence[_Prompt], fields: bytes) -> bytes: ...
+
+def _sidecar_fields(
+    model: str | None,
+    salt: str | bytes | None,
+    eligible: Collection[str] | None,
+    exclude: Collection[str] | None,
+    lora: str | None,
+    extras: Sequence[int] | None,
+) -> bytes: ...
 
 @final
 class Sidecar:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import struct
 import threading
-from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ._core import (
@@ -20,32 +18,39 @@ from ._core import (
     Decision,
     DuplicateWorkerError,
     NoWorkerAvailableError,
+    PayloadError,
     RouteBatch,
-    TokenIdError,
     TrunklineError,
     UnknownWorkerError,
     _restore_decision,
+    _sidecar_fields,
+    _SidecarConnection,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from types import TracebackType
 
-_VERSION = 1
 _NONE = 2**32 - 1
-_HELLO, _ROUTE, _PEEK, _ROUTE_MANY, _FIRST_TOKEN, _COMPLETE, _CALL, _EXPLAIN = range(8)
-_MODEL, _SALT, _ELIGIBLE, _EXCLUDED, _NAMED_ONLY = range(1, 6)
-_TOKENS, _TEXT = 0, 1
+_ROUTE, _PEEK, _ROUTE_MANY, _FIRST_TOKEN, _COMPLETE, _CALL, _EXPLAIN, _EVENTS, _SNAPSHOT = range(1, 10)
 _MALFORMED, _WRONG_VERSION, _FULL, _INTERNAL = 5, 6, 7, 8
-_DECISION = struct.Struct("<Q7I")
-_PROMPT = struct.Struct("<IBBHI")
-_FIELD = struct.Struct("<BI")
-_MATCH = struct.Struct("<4I")
-_COMPLETED = struct.Struct("<IBQQ3I")
-_FIRST = struct.Struct("<IBQQ")
-_LENGTH = struct.Struct("<I")
+# Answers begin with a status.
+_DECISION = struct.Struct("<Q8I")
+_ANSWERED = struct.Struct("<xQ8I")
+_MATCH = struct.Struct("<x4I")
+_APPLIED = struct.Struct("<x4Q?")
+_COMPLETED = struct.Struct("<BQQ3I")
+_FIRST = struct.Struct("<BQQ")
+_NEW_NONE = b"\0" * 5
+_ASK, _ASK_PROMPT, _ASK_MANY = _SidecarConnection.ask, _SidecarConnection.ask_prompt, _SidecarConnection.ask_many
 _REASONS = RouteBatch.REASONS
-_ERRORS = {1: NoWorkerAvailableError, 2: ConfigError, 3: UnknownWorkerError, 4: DuplicateWorkerError}
+_ERRORS = {
+    1: NoWorkerAvailableError,
+    2: ConfigError,
+    3: UnknownWorkerError,
+    4: DuplicateWorkerError,
+    9: PayloadError,
+}
 
 
 class SidecarError(TrunklineError, ConnectionError):
@@ -71,70 +76,23 @@ class Row(dict[str, Any]):
             raise AttributeError(name) from None
 
 
-class _Refused(Exception):  # noqa: N818 (it never leaves this module)
-    def __init__(self, status: int, detail: dict[str, Any]) -> None:
-        self.status, self.detail = status, detail
+class SidecarApplied(NamedTuple):
+    """What became of one payload of a worker's events; see `Applied`."""
 
-
-class _Connection:
-    """One connection, of one thread."""
-
-    def __init__(self, path: str, timeout_s: float, client: int) -> None:
-        self.pid = os.getpid()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            # The kernel's time-outs: those of `settimeout` ask `poll` before each call.
-            limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-            self._socket.connect(path)
-            answer = self.ask(struct.pack("<IB4sIQ", 17, _HELLO, b"TRKL", _VERSION, client))
-        except BaseException:
-            self._socket.close()
-            raise
-        _, self.tag = struct.unpack("<IQ", answer)
-
-    def ask(self, frame: bytes) -> bytes:
-        """Send a frame; return the answer to it."""
-        try:
-            self._socket.sendall(frame)
-            got = self._socket.recv(4096)
-        except BlockingIOError:
-            raise TimeoutError("timed out") from None
-        if len(got) < 5 or len(got) != _LENGTH.unpack_from(got)[0] + 4:  # noqa: PLR2004 (a length and a status)
-            got = self._rest(got)
-        if status := got[4]:
-            raise _Refused(status, json.loads(got[5:]))
-        return got[5:]
-
-    def _rest(self, got: bytes) -> bytes:
-        """Return a frame of which a part has come."""
-        whole = bytearray(got)
-        while len(whole) < 4 or len(whole) < _LENGTH.unpack_from(whole)[0] + 4:  # noqa: PLR2004
-            try:
-                more = self._socket.recv(1 << 20)
-            except BlockingIOError:
-                raise TimeoutError("timed out") from None
-            if not more:
-                raise EOFError("the sidecar closed the connection")
-            whole += more
-        return bytes(whole)
-
-    def close(self) -> None:
-        """End it."""
-        self._socket.close()
-
-    def __del__(self) -> None:
-        # A connection ends with its thread.
-        self._socket.close()
+    stored: int
+    removed: int
+    orphans: int
+    refused: int
+    cleared: bool
 
 
 class SidecarRouter:
     """A drop-in for `Router` that asks a sidecar: many processes share one truth about load and caches.
 
     path: the sidecar's socket.  timeout_s: of one answer.  Methods take and return what those of `Router` do, without
-    `now`, and raise what those raise; also SidecarError. It may be used from many threads, before and after a fork, and
-    pickled; a call takes tens of microseconds and blocks its thread for that long, an event loop's included.
+    `now` and `rendered`, and raise what those raise; also SidecarError. It may be used from many threads, before and
+    after a fork, and pickled; a call takes tens of microseconds and blocks its thread for that long, an event loop's
+    included, but without the GIL.
 
     When the sidecar was restarted, the next call finds the new one; bookings of the old one are gone with it, and
     completing them returns False. Workers that clients added must be added again.
@@ -157,9 +115,9 @@ class SidecarRouter:
 
     # Connections
 
-    def _connected(self) -> _Connection:
+    def _connected(self) -> _SidecarConnection:
         """Return this thread's connection."""
-        connection: _Connection | None = getattr(self._local, "connection", None)
+        connection: _SidecarConnection | None = getattr(self._local, "connection", None)
         pid = os.getpid()
         if connection is not None:
             if connection.pid == pid:
@@ -169,23 +127,23 @@ class SidecarRouter:
         if self._client[0] != pid:
             self._client = (pid, secrets.randbits(64))
         try:
-            connection = _Connection(self.path, self.timeout_s, self._client[1])
-        except (OSError, EOFError, struct.error) as error:
+            made = _SidecarConnection.connect(self.path, self.timeout_s, self._client[1])
+        except (OSError, EOFError) as error:
             raise SidecarError(f"no sidecar answers at {self.path}: {error}") from error
-        except _Refused as refused:
-            raise SidecarError(refused.detail["message"]) from None
-        self._local.connection = connection
-        return connection
+        if isinstance(made, bytes):
+            raise SidecarError(json.loads(made[1:])["message"])
+        self._local.connection = made
+        return made
 
     def _drop(self) -> None:
-        self._local.connection.close()
-        del self._local.connection
+        # The connection ends with its last reference.
+        self._local.connection = None
 
-    def _ask(self, frame: bytes) -> tuple[bytes, int]:
-        """Return the answer, and the tag of the sidecar that gave it."""
+    def _ask(self, how: Callable[..., bytes], *question: object) -> tuple[bytes, int]:
+        """Return the answer, and the tag of the sidecar that gave it. how: a method of the connection."""
         connection = self._connected()
         try:
-            return self._exchange(connection, frame)
+            return self._exchange(connection, how, question), connection.tag
         except TimeoutError as late:
             raise self._lost(late) from late
         except (OSError, EOFError) as error:
@@ -195,37 +153,40 @@ class SidecarRouter:
             # The same sidecar: it may have done what was asked, so asking twice could book twice.
             raise self._lost(lost) from lost
         try:
-            return self._exchange(fresh, frame)
+            return self._exchange(fresh, how, question), fresh.tag
         except (OSError, EOFError) as error:
             raise self._lost(error) from error
 
-    def _exchange(self, connection: _Connection, frame: bytes) -> tuple[bytes, int]:
+    def _exchange(
+        self, connection: _SidecarConnection, how: Callable[..., bytes], question: tuple[object, ...]
+    ) -> bytes:
         try:
-            return connection.ask(frame), connection.tag
-        except _Refused as refused:
-            raise self._error(refused) from None
+            answer = how(connection, *question)
         except BaseException:
-            # Whatever comes later on this connection would be taken for another answer.
-            self._drop()
+            if connection.waits:
+                self._drop()
             raise
+        if answer[0]:
+            raise self._error(answer[0], json.loads(answer[1:]))
+        return answer
 
     def _lost(self, error: Exception) -> SidecarError:
         return SidecarError(f"the sidecar at {self.path} did not answer: {error}")
 
-    def _error(self, refused: _Refused) -> TrunklineError:
+    def _error(self, status: int, detail: dict[str, Any]) -> TrunklineError:
         """Make the exception that `Router` would have raised."""
-        message = refused.detail.pop("message")
-        if refused.status in (_MALFORMED, _WRONG_VERSION, _FULL, _INTERNAL):
+        message = detail.pop("message")
+        if status in (_MALFORMED, _WRONG_VERSION, _FULL, _INTERNAL):
             self._drop()
             return SidecarError(message)
-        error = _ERRORS.get(refused.status, TrunklineError)(message)
-        for name, value in refused.detail.items():
+        error = _ERRORS.get(status, TrunklineError)(message)
+        for name, value in detail.items():
             setattr(error, name, value)
         return error
 
     def _call(self, call: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
         body = json.dumps({"call": call, **arguments}).encode()
-        return json.loads(self._ask(struct.pack("<IB", len(body) + 1, _CALL) + body)[0])
+        return json.loads(self._ask(_ASK, bytes([_CALL]) + body)[0][1:])
 
     # Names of workers
 
@@ -238,9 +199,10 @@ class SidecarRouter:
         return names.get(number, ("", None))
 
     def _decision(self, answer: tuple[int, ...], tag: int) -> Decision:
-        number, worker, preferred, matched, prompt, matched_blocks, prompt_blocks, reason = answer
+        number, worker, preferred, matched, prompt, matched_blocks, prompt_blocks, reason, told = answer
         left = None if preferred == _NONE else preferred
-        numbers = (tag, number, worker, left, matched_blocks, prompt_blocks, matched, None, prompt)
+        heard = None if told == _NONE else told
+        numbers = (tag, number, worker, left, matched_blocks, prompt_blocks, matched, heard, prompt)
         name, url = self._named(tag, worker)
         return _restore_decision(
             numbers, (name, url, None if left is None else self._named(tag, left)[0]), _REASONS[reason]
@@ -282,6 +244,20 @@ class SidecarRouter:
         """Tell what is known of a worker; see `Router.set_load`."""
         self._call("set_load", id=id, capacity_tokens=capacity_tokens, healthy=healthy)
 
+    def apply_events(self, id: str, payload: bytes) -> SidecarApplied:
+        """Apply one message of a worker's feed of KV events, matched by token ids; see `Router.apply_events`."""
+        name = id.encode()
+        head = struct.pack("<BI", _EVENTS, len(name))
+        return SidecarApplied(*_APPLIED.unpack(self._ask(_ASK, head + name + payload)[0]))
+
+    def set_cache_view(self, id: str, view: str) -> None:
+        """Say from where a worker's cache is known; see `Router.set_cache_view`."""
+        self._call("set_cache_view", id=id, view=view)
+
+    def forget_events(self, id: str) -> None:
+        """Forget what a worker's events told; see `Router.forget_events`."""
+        self._call("forget_events", id=id)
+
     def set_policy(self, policy: str, *, prefix_length: int = 4096, concurrency_threshold: int | None = None) -> None:
         """Choose by another policy; see `Router.set_policy`."""
         self._call(
@@ -302,6 +278,10 @@ class SidecarRouter:
         """Return counters and sizes, with the attributes of `Stats`."""
         return Row(self._call("stats"))
 
+    def snapshot(self) -> bytes:
+        """Save what the sidecar knows, for `Router.restore`."""
+        return self._ask(_ASK, bytes([_SNAPSHOT]))[0][1:]
+
     # Requests
 
     def route(
@@ -312,10 +292,13 @@ class SidecarRouter:
         salt: str | bytes | None = None,
         eligible: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
+        lora: str | None = None,
+        extras: Sequence[int] | None = None,
     ) -> Decision:
         """Choose a worker for a prompt and book the request on it; see `Router.route`."""
-        answer, tag = self._ask(_prompt_frame(_ROUTE, prompt, model, salt, eligible, exclude))
-        return self._decision(_DECISION.unpack(answer), tag)
+        fields = _sidecar_fields(model, salt, eligible, exclude, lora, extras)
+        answer, tag = self._ask(_ASK_PROMPT, _ROUTE, prompt, fields)
+        return self._decision(_ANSWERED.unpack(answer), tag)
 
     def route_many(
         self,
@@ -325,19 +308,25 @@ class SidecarRouter:
         salt: str | bytes | None = None,
         eligible: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
+        lora: str | None = None,
     ) -> list[Decision]:
         """Route prompts of token ids in one round trip; nothing stays booked if one cannot be routed."""
-        fields = _fields(model, salt, eligible, exclude)
-        ids = [_token_ids(prompt) for prompt in prompts]
-        lengths = array("I", map(_count, ids))
-        size = 12 + len(fields) + 4 * len(lengths) + sum(map(len, ids))
-        head = struct.pack("<IBBHII", size, _ROUTE_MANY, 0, 0, len(fields), len(lengths))
-        answer, tag = self._ask(b"".join((head, fields, lengths.tobytes(), *ids)))
-        return [self._decision(row, tag) for row in _DECISION.iter_unpack(answer)]
+        fields = _sidecar_fields(model, salt, eligible, exclude, lora, None)
+        answer, tag = self._ask(_ASK_MANY, _ROUTE_MANY, prompts, fields)
+        return [self._decision(row, tag) for row in _DECISION.iter_unpack(answer[1:])]
 
-    def peek(self, prompt: Any, *, model: str | None = None, salt: str | bytes | None = None) -> SidecarMatch:  # noqa: ANN401
+    def peek(
+        self,
+        prompt: Any,  # noqa: ANN401
+        *,
+        model: str | None = None,
+        salt: str | bytes | None = None,
+        lora: str | None = None,
+        extras: Sequence[int] | None = None,
+    ) -> SidecarMatch:
         """Tell who holds how much of a prompt; see `Router.peek`."""
-        answer, tag = self._ask(_prompt_frame(_PEEK, prompt, model, salt, None, None))
+        fields = _sidecar_fields(model, salt, None, None, lora, extras)
+        answer, tag = self._ask(_ASK_PROMPT, _PEEK, prompt, fields)
         matched, tokens, blocks, _ = _MATCH.unpack_from(answer)
         holders = sorted(struct.iter_unpack("<II", answer[_MATCH.size :]), key=lambda holder: (-holder[1], holder[0]))
         return SidecarMatch(matched, tokens, blocks, {self._named(tag, worker)[0]: held for worker, held in holders})
@@ -350,10 +339,13 @@ class SidecarRouter:
         salt: str | bytes | None = None,
         eligible: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
+        lora: str | None = None,
+        extras: Sequence[int] | None = None,
     ) -> Row:
         """Tell what `route` would choose and how every candidate scores; see `Router.explain`."""
-        answer, tag = self._ask(_prompt_frame(_EXPLAIN, prompt, model, salt, eligible, exclude))
-        found = Row(json.loads(answer))
+        fields = _sidecar_fields(model, salt, eligible, exclude, lora, extras)
+        answer, tag = self._ask(_ASK_PROMPT, _EXPLAIN, prompt, fields)
+        found = Row(json.loads(answer[1:]))
         for row in (found, *found.candidates):
             row["worker"] = self._named(tag, row["worker"])[0]
         found["candidates"] = tuple(map(Row, found.candidates))
@@ -363,8 +355,8 @@ class SidecarRouter:
 
     def first_token(self, decision: Decision) -> bool:
         """Say that the first token came; return whether this was the first time."""
-        answer, _ = self._ask(_FIRST.pack(17, _FIRST_TOKEN, decision._router, decision.id))  # noqa: SLF001
-        return answer != b"\0\0\0\0"
+        answer, _ = self._ask(_ASK, _FIRST.pack(_FIRST_TOKEN, decision._router, decision.id))  # noqa: SLF001
+        return answer != _NEW_NONE
 
     def complete(
         self,
@@ -382,8 +374,8 @@ class SidecarRouter:
                 _NONE if cached_tokens is None else cached_tokens,
                 completion_tokens or 0,
             )
-        answer, _ = self._ask(_COMPLETED.pack(29, _COMPLETE, decision._router, decision.id, *usage))  # noqa: SLF001
-        return answer != b"\0\0\0\0"
+        answer, _ = self._ask(_ASK, _COMPLETED.pack(_COMPLETE, decision._router, decision.id, *usage))  # noqa: SLF001
+        return answer != _NEW_NONE
 
     def lease(self, prompt: Any, **arguments: Any) -> SidecarLease:  # noqa: ANN401
         """Route on entry, complete on exit: `with router.lease(prompt) as decision`, or `async with`."""
@@ -391,8 +383,7 @@ class SidecarRouter:
 
     def close(self) -> None:
         """End this thread's connection; the next call makes a new one."""
-        if hasattr(self._local, "connection"):
-            self._drop()
+        self._drop()
 
     def __enter__(self) -> Self:
         return self
@@ -434,83 +425,3 @@ class SidecarLease:
 
 def _unpickled(path: str, timeout_s: float) -> SidecarRouter:
     return SidecarRouter(path, timeout_s=timeout_s)
-
-
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
-
-
-def _fields(
-    model: str | None,
-    salt: str | bytes | None,
-    eligible: Collection[str] | None,
-    exclude: Collection[str] | None,
-) -> bytes:
-    """Write what is told of a prompt beside it."""
-    if model is salt is eligible is exclude is None:
-        return b""
-    if isinstance(eligible, str) or isinstance(exclude, str):
-        raise TypeError("eligible, exclude: allowed is a collection of worker ids, not one string")
-    fields = [(_MODEL, model)] if model is not None else []
-    fields += [(_SALT, salt)] if salt is not None else []  # type: ignore[list-item]
-    if eligible is not None:
-        fields += [(_NAMED_ONLY, ""), *((_ELIGIBLE, name) for name in eligible)]
-    fields += [(_EXCLUDED, name) for name in exclude or ()]
-    return b"".join(_FIELD.pack(name, len(value)) + value for name, value in ((name, _bytes(v)) for name, v in fields))
-
-
-def _prompt_frame(  # noqa: PLR0917 (those of `_fields`)
-    asked: int,
-    prompt: Any,  # noqa: ANN401
-    model: str | None,
-    salt: str | bytes | None,
-    eligible: Collection[str] | None,
-    exclude: Collection[str] | None,
-) -> bytes:
-    """Write a question about a prompt."""
-    fields = _fields(model, salt, eligible, exclude)
-    if isinstance(prompt, str | bytes):
-        kind, content = _TEXT, _bytes(prompt)
-    elif isinstance(prompt, bytearray) or (isinstance(prompt, memoryview) and prompt.format == "B"):
-        kind, content = _TEXT, bytes(prompt)
-    else:
-        kind, content = _TOKENS, _token_ids(prompt)
-    size = 8 + len(fields) + len(content)
-    return b"".join((_PROMPT.pack(size, asked, kind, 0, len(fields)), fields, content))
-
-
-def _count(ids: bytes) -> int:
-    return len(ids) // 4
-
-
-def _token_ids(prompt: Any) -> bytes:  # noqa: ANN401
-    """Return token ids of any of the forms that `Router.route` takes, as the wire has them."""
-    try:
-        view = memoryview(prompt)
-    except TypeError:
-        if isinstance(prompt, str) or not hasattr(prompt, "__len__"):
-            message = f"a {type(prompt).__name__} is no prompt of token ids"
-            raise TypeError(message) from None
-        view = memoryview(array("q", _checked(prompt)))
-    if view.ndim != 1 or not view.contiguous:
-        raise ValueError("token ids must lie in one dimension, without gaps")
-    if view.format in ("I", "L") and view.itemsize == 4:  # noqa: PLR2004
-        return view.tobytes()
-    if view.format not in ("i", "l", "q"):
-        message = f"items of the format {view.format!r} are no token ids"
-        raise TypeError(message)
-    try:
-        return array("I", view.tolist()).tobytes()
-    except (OverflowError, ValueError):
-        _checked(view.tolist())
-        raise
-
-
-def _checked(ids: Sequence[int]) -> Sequence[int]:
-    """Refuse token ids outside 0..2**32."""
-    for position, value in enumerate(ids):
-        if not 0 <= value <= _NONE:
-            error = TokenIdError(f"token id {value} at position {position} is outside 0..2^32")
-            error.position, error.value = position, value
-            raise error
-    return ids

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -23,12 +24,14 @@ from trunkline import (
     ConfigError,
     DuplicateWorkerError,
     NoWorkerAvailableError,
+    PayloadError,
     Router,
     Sidecar,
     SidecarError,
     SidecarRouter,
     TokenIdError,
     UnknownWorkerError,
+    extra_hash,
 )
 
 PROMPT = list(range(64))
@@ -305,3 +308,62 @@ def test_a_second_sidecar_on_the_socket_does_not_start(start: Start, path: Path)
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30, env=clean_environment())
     assert done.returncode == 1
     assert "cannot listen" in done.stderr
+
+
+def stored(handle: int, tokens: list[int], **fields: Any) -> bytes:
+    event = {
+        "type": "BlockStored",
+        "block_hashes": [handle],
+        "parent_block_hash": None,
+        "token_ids": tokens,
+        "block_size": 16,
+        "lora_id": None,
+    }
+    return msgspec.msgpack.encode([0.0, [event | fields], 0])
+
+
+def test_events_come_through_it_as_to_a_router_here(path: Path) -> None:
+    local, remote = Router(seed=1), Router(seed=1)
+    block, image = list(range(16)), extra_hash("image", 3)
+    with Sidecar(remote, path), SidecarRouter(path, timeout_s=20) as asking:
+        for router in (local, asking):
+            router.add_worker("a")
+            router.add_worker("b")
+            router.set_cache_view("b", "events")
+            applied = router.apply_events("b", stored(1, block))
+            assert (applied.stored, applied.refused, applied.cleared) == (1, 0, False)
+            router.apply_events("b", stored(2, block, lora_name="adapter"))
+            router.apply_events("b", stored(3, block, extra_keys=[[["image", 3]]]))
+        prompt = [*block, 99]
+        for told in ({}, {"lora": "adapter"}, {"extras": [image]}, {"lora": "other"}, {"salt": "x"}, {"extras": [1]}):
+            arguments: Any = told
+            here, there = local.route(prompt, **arguments), asking.route(prompt, **arguments)
+            assert there.told_tokens == here.told_tokens, told
+            assert asking.peek(prompt, **arguments).workers == local.peek(prompt, **arguments).workers
+            local.complete(here)
+            asking.complete(there)
+        for router in (local, asking):
+            router.forget_events("b")
+            assert router.route(prompt).told_tokens is None
+        with pytest.raises(PayloadError):
+            asking.apply_events("b", b"\xc1 no payload")
+        with pytest.raises(UnknownWorkerError):
+            asking.apply_events("c", stored(1, block))
+        with pytest.raises(ConfigError, match="view"):
+            asking.set_cache_view("b", "none of these")
+
+
+def test_a_snapshot_of_it_is_a_router(router: SidecarRouter) -> None:
+    decision = router.route(PROMPT)
+    saved = Router.restore(router.snapshot())
+    assert saved.peek(PROMPT).workers == router.peek(PROMPT).workers == {decision.worker: len(PROMPT)}
+
+
+def test_a_prompt_may_ask_the_same_router_while_it_is_read(router: SidecarRouter) -> None:
+    class Asking(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            assert router.peek(PROMPT).matched_tokens == 0
+            return super().__iter__()
+
+    router.route(Asking(PROMPT))
+    assert router.peek(PROMPT).matched_tokens == len(PROMPT)

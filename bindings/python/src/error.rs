@@ -318,6 +318,11 @@ pub(crate) fn bad_time(seconds: f64) -> PyErr {
 const ALLOWED_PROMPTS: &str =
     "allowed are str, bytes, a contiguous buffer of uint32, int32 or int64 token ids, and sequences of int";
 
+/// A prompt of text where only token ids are taken.
+pub(crate) fn not_token_ids(object: &Bound<'_, PyAny>) -> PyErr {
+    PyTypeError::new_err(format!("a {} is no prompt of token ids", type_name(object)))
+}
+
 /// The object is nothing that can be a prompt.
 pub(crate) fn not_a_prompt(object: &Bound<'_, PyAny>) -> PyErr {
     PyTypeError::new_err(format!("a {} is no prompt: {ALLOWED_PROMPTS}", type_name(object)))

@@ -1,14 +1,10 @@
 //! `Router.apply_events` and what belongs to it: payloads of workers' feeds, and prompts as these have them.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use trunkline_core as core;
 use trunkline_core::{ExactPrompt, Millis, Prompt, Root, Spelling, WorkerId};
-use trunkline_events::{Batch, Decoder, Extra};
+use trunkline_events::{Extra, Feeds, Refused};
 
 use crate::error;
 use crate::text::Renderer;
@@ -39,24 +35,6 @@ impl Applied {
     }
 }
 
-/// Decodes the messages of one worker, in their order.
-type Feed = Arc<Mutex<(Decoder, Batch)>>;
-
-/// The feeds of all workers.
-#[derive(Default)]
-pub(crate) struct Feeds(Mutex<HashMap<WorkerId, Feed>>);
-
-impl Feeds {
-    fn of(&self, id: WorkerId) -> Feed {
-        Arc::clone(self.0.lock().entry(id).or_default())
-    }
-
-    /// The worker left, or tells everything anew.
-    pub(crate) fn forget(&self, id: WorkerId) {
-        self.0.lock().remove(&id);
-    }
-}
-
 /// Decodes one payload and applies it, without the GIL.
 pub(crate) fn apply(
     py: Python<'_>,
@@ -68,14 +46,8 @@ pub(crate) fn apply(
     now: Millis,
 ) -> PyResult<Applied> {
     let applied = py.detach(|| {
-        let feed = feeds.of(id);
-        let (decoder, batch) = &mut *feed.lock();
-        decoder.decode(payload, batch).map_err(Refused::Payload)?;
         let spelling = renderer.map(|renderer| renderer.inner.vocabulary() as &dyn Spelling);
-        let applied = core.apply_events(id, batch.events(), spelling, batch.age_ms(), now);
-        let mut applied = applied.map_err(Refused::Core)?;
-        applied.refused += u64::from(batch.refused);
-        Ok(applied)
+        feeds.apply(core, id, payload, spelling, now)
     });
     match applied {
         Ok(core::Applied { stored, removed, orphans, refused, cleared }) => {
@@ -84,11 +56,6 @@ pub(crate) fn apply(
         Err(Refused::Payload(fault)) => Err(error::payload(py, fault)),
         Err(Refused::Core(refused)) => Err(error::core(py, refused)),
     }
-}
-
-enum Refused {
-    Payload(trunkline_events::Fault),
-    Core(core::Error),
 }
 
 /// Hash of what a block depends on besides its tokens, for `extras`: the identifier of an image or the like, and where it
@@ -132,13 +99,7 @@ impl ExactArguments {
         rendered: Option<Rendered>,
         extras: Option<Vec<u64>>,
     ) -> Self {
-        let mut root = Root::default();
-        if let Some(lora) = lora {
-            root = root.with("lora", lora.as_bytes());
-        }
-        if let Some(salt) = salt {
-            root = root.with("cache_salt", salt);
-        }
+        let root = Root::of_events(lora.map(str::as_bytes), salt);
         Self { root, rendered, extras: extras.unwrap_or_default() }
     }
 

@@ -23,6 +23,7 @@ mod net;
 mod prompt;
 mod router;
 mod sidecar;
+mod sidecar_client;
 mod simulate;
 mod size;
 mod text;
@@ -54,6 +55,8 @@ mod _core {
     use crate::router::Router;
     #[pymodule_export]
     use crate::sidecar::Sidecar;
+    #[pymodule_export]
+    use crate::sidecar_client::{SidecarConnection, fields};
     #[pymodule_export]
     use crate::simulate::{profiles, scenarios, simulate};
     #[pymodule_export]

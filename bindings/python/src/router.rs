@@ -9,12 +9,13 @@ use trunkline_core as core;
 use trunkline_core::{
     CacheView, Policy, Prompt, Root, RouteRequest, RouterConfig, Usage, WorkerId, WorkerSpec,
 };
+use trunkline_events::Feeds;
 
 use crate::batch::{self, MatchBatch, RouteBatch};
 use crate::clock::Clock;
 use crate::decision::{Decision, Explanation, Match};
 use crate::error;
-use crate::events::{self, Applied, ExactArguments, Feeds, Rendered};
+use crate::events::{self, Applied, ExactArguments, Rendered};
 use crate::lease::Lease;
 use crate::names::{self, Named, Names};
 use crate::prompt::with_prompt;
@@ -141,7 +142,7 @@ pub(crate) fn root(model: Option<&str>, salt: Option<&Bound<'_, PyAny>>) -> PyRe
     })
 }
 
-fn salt_bytes<'a>(salt: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
+pub(crate) fn salt_bytes<'a>(salt: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
     if let Ok(bytes) = salt.cast::<PyBytes>() {
         return Ok(bytes.as_bytes());
     }

@@ -133,7 +133,7 @@ fn serve(folder: &str) {
         let mut stream = stream.expect("a connection");
         std::thread::spawn(move || {
             let mut buffer = vec![0; 1 << 16];
-            let answer = [&36u32.to_le_bytes()[..], &[0; 36]].concat();
+            let answer = [&41u32.to_le_bytes()[..], &[0; 41]].concat();
             let mut had = 0;
             // A frame may come in pieces, as it does to the sidecar.
             while let Ok(count @ 1..) = stream.read(&mut buffer) {

@@ -3,7 +3,10 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use trunkline_core::{Decision, DecisionId, Millis, Prompt, Root, RouteRequest, Router, Usage, WorkerId};
+use trunkline_core::{
+    Decision, DecisionId, ExactPrompt, Millis, Prompt, Root, RouteRequest, Router, Usage, WorkerId,
+};
+use trunkline_events::{Feeds, Refused as Unapplied};
 
 use crate::call;
 use crate::clients::Clients;
@@ -14,6 +17,7 @@ pub(crate) struct Shared {
     pub(crate) router: Arc<Router>,
     pub(crate) clock: Box<dyn Fn() -> Millis + Send + Sync>,
     pub(crate) clients: Clients,
+    pub(crate) feeds: Feeds,
     /// Random; marks the decisions of this sidecar.
     pub(crate) tag: u64,
 }
@@ -88,7 +92,7 @@ impl Shared {
                 ok(out, |out| put(out, &[new]));
             }
             6 => {
-                let said = call::call(&self.router, reader.0)?;
+                let said = call::call(&self.router, &self.feeds, reader.0)?;
                 ok(out, |out| out.extend_from_slice(said.to_string().as_bytes()));
             }
             7 => {
@@ -96,6 +100,22 @@ impl Shared {
                     .with(|request| Ok(self.router.explain(request, (self.clock)())?))?;
                 let said = call::explained(&explained);
                 ok(out, |out| out.extend_from_slice(said.to_string().as_bytes()));
+            }
+            8 => {
+                let length = reader.u32()? as usize;
+                let name = utf8(reader.bytes(length)?)?;
+                let id = self.router.worker(name).ok_or_else(|| Refused::unknown_worker(name))?;
+                let applied = self.feeds.apply(&self.router, id, reader.0, None, (self.clock)())?;
+                ok(out, |out| {
+                    for count in [applied.stored, applied.removed, applied.orphans, applied.refused] {
+                        out.extend_from_slice(&count.to_le_bytes());
+                    }
+                    out.push(u8::from(applied.cleared));
+                });
+            }
+            9 => {
+                let saved = self.router.snapshot((self.clock)());
+                ok(out, |out| out.extend_from_slice(&saved));
             }
             other => return Err(Refused::malformed(&format!("{other} asks for nothing"))),
         }
@@ -130,6 +150,19 @@ impl Shared {
     }
 }
 
+impl From<Unapplied> for Refused {
+    fn from(refused: Unapplied) -> Self {
+        match refused {
+            Unapplied::Core(error) => error.into(),
+            Unapplied::Payload(fault) => Self::payload(&fault),
+        }
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Result<&str, Refused> {
+    str::from_utf8(bytes).map_err(|_| Refused::malformed("a name is not UTF-8"))
+}
+
 fn ok(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     frame(out, |out| {
         out.push(0);
@@ -158,6 +191,9 @@ fn usage(prompt: u32, cached: u32, completion: u32) -> Option<Usage> {
 #[derive(Debug, Default)]
 struct Fields {
     root: Root,
+    /// That of prompts as workers' events have them.
+    exact_root: Root,
+    extras: Vec<u64>,
     text_model: u64,
     eligible: Option<Vec<WorkerId>>,
     exclude: Vec<WorkerId>,
@@ -166,31 +202,48 @@ struct Fields {
 impl Fields {
     fn read(router: &Router, bytes: &[u8]) -> Result<Self, Refused> {
         let (mut reader, mut fields) = (Reader(bytes), Self::default());
+        let (mut lora, mut salt) = (None, None);
         while !reader.0.is_empty() {
             let (name, length) = (reader.u8()?, reader.u32()? as usize);
             let value = reader.bytes(length)?;
-            let text = || str::from_utf8(value).map_err(|_| Refused::malformed("a field is not UTF-8"));
             match name {
                 1 => {
-                    let model = text()?;
+                    let model = utf8(value)?;
                     let mut hasher = DefaultHasher::new();
                     model.hash(&mut hasher);
                     (fields.root, fields.text_model) = (fields.root.with("model", value), hasher.finish());
                 }
-                2 => fields.root = fields.root.with("salt", value),
+                2 => (fields.root, salt) = (fields.root.with("salt", value), Some(value)),
                 // A worker that is not in the fleet is neither eligible nor in the way.
-                3 => fields.eligible.get_or_insert_default().extend(router.worker(text()?)),
-                4 => fields.exclude.extend(router.worker(text()?)),
+                3 => fields.eligible.get_or_insert_default().extend(router.worker(utf8(value)?)),
+                4 => fields.exclude.extend(router.worker(utf8(value)?)),
                 5 => drop(fields.eligible.get_or_insert_default()),
+                6 => lora = Some(value),
+                7 => match value.as_chunks() {
+                    (extras, []) => {
+                        fields.extras = extras.iter().map(|&extra| u64::from_le_bytes(extra)).collect()
+                    }
+                    _ => return Err(Refused::malformed("extras of 8 bytes each do not fill their field")),
+                },
                 other => return Err(Refused::malformed(&format!("{other} is no field"))),
             }
         }
+        fields.exact_root = Root::of_events(lora, salt);
         Ok(fields)
     }
 
+    /// The request for a prompt; token ids are what workers' events have, too.
     fn request<'a>(&'a self, prompt: Prompt<'a>) -> RouteRequest<'a> {
+        let exact = match prompt {
+            Prompt::Tokens(ids) => {
+                let (bytes, root) = (bytemuck::cast_slice(ids), self.exact_root);
+                Some(ExactPrompt { bytes, root, is_tokens: true, extras: &self.extras })
+            }
+            _ => None,
+        };
         RouteRequest {
             root: self.root,
+            exact,
             eligible: self.eligible.as_deref(),
             exclude: &self.exclude,
             text_model: self.text_model,

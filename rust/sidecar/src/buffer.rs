@@ -20,6 +20,15 @@ impl Buffer {
         self.start < self.end
     }
 
+    /// Whether `frame` has something to say.
+    pub(crate) fn has_frame(&self) -> bool {
+        let rest = &self.bytes[self.start..self.end];
+        rest.split_first_chunk::<4>().is_some_and(|(length, rest)| {
+            let length = u32::from_le_bytes(*length) as usize;
+            length == 0 || rest.len() >= length
+        })
+    }
+
     /// The next whole frame, without its length.
     pub(crate) fn frame(&mut self, max: usize) -> Result<Option<&[u8]>, Refused> {
         let rest = &self.bytes[self.start..self.end];

@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use trunkline_core::{Explanation, Policy, Reason, Router, WorkerId, WorkerSpec};
+use trunkline_core::{CacheView, Explanation, Policy, Reason, Router, WorkerId, WorkerSpec};
+use trunkline_events::Feeds;
 
 use crate::wire::Refused;
 
@@ -14,13 +15,15 @@ enum Call {
     DrainWorker { id: String, draining: bool },
     ResetWorker { id: String },
     SetLoad { id: String, capacity_tokens: Option<u64>, healthy: Option<bool> },
+    SetCacheView { id: String, view: String },
+    ForgetEvents { id: String },
     SetPolicy { policy: String, prefix_length: u32, concurrency_threshold: Option<u32> },
     Workers,
     Stats,
 }
 
 /// Does what a JSON object says.
-pub(crate) fn call(router: &Router, body: &[u8]) -> Result<Value, Refused> {
+pub(crate) fn call(router: &Router, feeds: &Feeds, body: &[u8]) -> Result<Value, Refused> {
     let asked =
         serde_json::from_slice(body).map_err(|error| Refused::malformed(&format!("no call: {error}")))?;
     let number = |name: &str| router.worker(name).ok_or_else(|| Refused::unknown_worker(name));
@@ -33,13 +36,25 @@ pub(crate) fn call(router: &Router, body: &[u8]) -> Result<Value, Refused> {
                 ..WorkerSpec::new(id)
             })?;
         }
-        Call::RemoveWorker { id } => router.remove_worker(number(&id)?)?,
+        Call::RemoveWorker { id } => {
+            let number = number(&id)?;
+            feeds.forget(number);
+            router.remove_worker(number)?;
+        }
         Call::DrainWorker { id, draining } => router.drain_worker(number(&id)?, draining)?,
         Call::ResetWorker { id } => router.reset_worker(number(&id)?)?,
         Call::SetLoad { id, capacity_tokens, healthy } => {
             let number = number(&id)?;
             capacity_tokens.map_or(Ok(()), |tokens| router.set_capacity(number, Some(tokens)))?;
             healthy.map_or(Ok(()), |healthy| router.set_healthy(number, healthy))?;
+        }
+        Call::SetCacheView { id, view } => {
+            router.set_cache_view(number(&id)?, CacheView::parse(&view)?)?;
+        }
+        Call::ForgetEvents { id } => {
+            let number = number(&id)?;
+            feeds.forget(number);
+            router.forget_events(number)?;
         }
         Call::SetPolicy { policy, prefix_length, concurrency_threshold } => {
             router.set_policy(match Policy::parse(&policy)? {

@@ -3,7 +3,7 @@
 //! A gateway of N processes with a router each has N half-truths about what is in flight and cached. Here they ask one.
 //! The socket is served by a thread for each connection with blocking calls: the shortest way between two processes, and
 //! a client that is slow, mad or gone has nobody's thread but its own. All that is read or kept for one is bounded.
-//! This is a crate of its own because neither the gateway nor this needs what the other depends on.
+//! This is a crate of its own because the gateway needs none of it. [`Client`] is the other end.
 //!
 //! # Protocol, version 1
 //!
@@ -21,11 +21,14 @@
 //! | 5 | complete | `u64` tag, then for each `u64` id, `u32` prompt, cached, completion tokens | the same |
 //! | 6 | a call | a JSON object | JSON |
 //! | 7 | explain | prompt | JSON |
+//! | 8 | apply events | `u32` n, n bytes of a worker's name, a payload of its feed | `u64` stored, removed, orphans, refused, `u8` cleared |
+//! | 9 | snapshot | - | the snapshot |
 //!
 //! A prompt is `u8` kind (0 token ids, 1 text), `u16` 0, `u32` f, f bytes of fields, and its token ids (`u32` each) or bytes
 //! to the end of the frame. A field is `u8` name, `u32` length, bytes: 1 model, 2 salt, 3 an eligible worker, 4 an excluded one,
-//! 5 (empty) only workers that are named as eligible. A decision is `u64` id, `u32` worker, preferred worker, matched tokens,
-//! prompt tokens, matched blocks, prompt blocks, reason. `u32::MAX` is "none" throughout; workers are numbers, whose names the
+//! 5 (empty) only workers that are named as eligible, 6 a LoRA adapter, 7 for each block a `u64`, what it depends on besides its
+//! tokens. A decision is `u64` id, `u32` worker, preferred worker, matched tokens,
+//! prompt tokens, matched blocks, prompt blocks, reason, tokens that the worker's events told. `u32::MAX` is "none" throughout; workers are numbers, whose names the
 //! call `workers` tells.
 //!
 //! All connections that said the same client number are one client. When the last one has ended and none came within the
@@ -34,10 +37,12 @@
 mod answer;
 mod buffer;
 mod call;
+mod client;
 mod clients;
 mod connection;
 mod serve;
 mod wire;
 
+pub use client::{Client, Unwelcome};
 pub use serve::{Error, Options, Sidecar};
 pub use wire::{Status, VERSION};

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use trunkline_core::{Millis, Router};
+use trunkline_events::Feeds;
 
 use crate::answer::Shared;
 use crate::clients::Clients;
@@ -110,6 +111,7 @@ impl Sidecar {
             router,
             clock: Box::new(clock),
             clients: Clients::default(),
+            feeds: Feeds::default(),
             tag: RandomState::new().hash_one(0u64),
         };
         let open = Mutex::new(Open { connections: Some(HashMap::new()), next: 0 });

@@ -30,6 +30,8 @@ pub enum Status {
     Full = 7,
     /// A bug of ours; the connection is closed.
     Internal = 8,
+    /// A payload is none that an engine sends.
+    Payload = 9,
 }
 
 /// A question that is not answered.
@@ -42,6 +44,10 @@ pub(crate) struct Refused {
 impl Refused {
     pub(crate) fn new(status: Status, message: &str) -> Self {
         Self { status, detail: json!({ "message": message }) }
+    }
+
+    pub(crate) fn payload(fault: &dyn std::fmt::Display) -> Self {
+        Self::new(Status::Payload, &fault.to_string())
     }
 
     pub(crate) fn malformed(message: &str) -> Self {
@@ -116,6 +122,7 @@ pub(crate) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         decision.matched_blocks,
         decision.prompt_blocks,
         decision.reason as u32,
+        decision.told_tokens.unwrap_or(NONE),
     ];
     put(out, &numbers);
 }

@@ -235,12 +235,25 @@ fn a_batch_is_booked_whole_or_not_at_all() {
         body.extend((0..lengths.iter().sum()).flat_map(u32::to_le_bytes));
         body
     };
-    assert_eq!(ask(&mut stream, &batch(&[16, 0, 48], &[])).len(), 1 + 3 * 36);
+    assert_eq!(ask(&mut stream, &batch(&[16, 0, 48], &[])).len(), 1 + 3 * 40);
     assert_eq!(service.router.stats().in_flight, 3);
     let nobody = [5, 0, 0, 0, 0];
     assert_eq!(ask(&mut stream, &batch(&[16, 16], &nobody))[0], Status::NoWorker as u8);
     assert_eq!(service.router.stats().in_flight, 3);
     assert_eq!(ask(&mut stream, &prompt(2, 16))[0], 0, "the connection goes on");
+}
+
+#[test]
+fn events_name_a_worker_and_bring_a_payload() {
+    let service = start(patient());
+    let mut stream = service.client(1);
+    let mut events = |name: &[u8], payload: &[u8]| {
+        ask(&mut stream, &[&[8][..], &(name.len() as u32).to_le_bytes(), name, payload].concat())
+    };
+    assert_eq!(events(b"nobody", &[0x93, 0, 0x90, 0])[0], Status::UnknownWorker as u8);
+    assert_eq!(events(b"w0", b"\xc1")[0], Status::Payload as u8);
+    assert_eq!(events(b"w0", &[0x93, 0, 0x90, 0]), [0; 34], "a batch without events");
+    assert_eq!(ask(&mut stream, &[8, 200, 0, 0, 0, b'w'])[0], Status::Malformed as u8);
 }
 
 #[test]

@@ -40,6 +40,16 @@ impl Root {
         Self(self.0 ^ xxh3_64_with_seed(value, seed))
     }
 
+    /// The root of prompts as events have them: of this LoRA adapter, with this cache salt. Cost: one hash of each.
+    #[must_use]
+    pub fn of_events(lora: Option<&[u8]>, cache_salt: Option<&[u8]>) -> Self {
+        let fields = [("lora", lora), ("cache_salt", cache_salt)];
+        fields.into_iter().fold(Self::default(), |root, (field, value)| match value {
+            Some(value) => root.with(field, value),
+            None => root,
+        })
+    }
+
     pub(crate) fn bits(self) -> u64 {
         self.0
     }

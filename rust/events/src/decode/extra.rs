@@ -52,15 +52,10 @@ pub(super) struct Parted<'a> {
 
 impl Parted<'_> {
     pub(super) fn root(&self) -> Root {
-        let mut root = Root::default();
-        if let Some(lora) = self.lora {
-            root = root.with("lora", lora);
-        } else if let Some(id) = self.lora_id {
-            root = root.with("lora_id", &id.to_le_bytes());
-        }
-        match self.salt {
-            Some(salt) => root.with("cache_salt", salt),
-            None => root,
+        let root = Root::of_events(self.lora, self.salt);
+        match (self.lora, self.lora_id) {
+            (None, Some(id)) => root.with("lora_id", &id.to_le_bytes()),
+            _ => root,
         }
     }
 }

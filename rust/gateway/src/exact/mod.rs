@@ -143,13 +143,8 @@ impl Exact {
         let model = located.model.as_deref();
         // An adapter is its base model's text under a root of its own.
         let base = model.and_then(|model| snapshot.adapters.get(model).map(String::as_str));
-        let mut root = Root::default();
-        if let (Some(_), Some(adapter)) = (base, model) {
-            root = root.with("lora", adapter.as_bytes());
-        }
-        if let Some(salt) = located.cache_salt() {
-            root = root.with("cache_salt", salt.as_bytes());
-        }
+        let adapter = base.and(model).map(str::as_bytes);
+        let root = Root::of_events(adapter, located.cache_salt().map(str::as_bytes));
         let Some(at) = self.text_of(base.or(model)) else {
             let bytes = located.token_ids()?.iter().flat_map(|id| id.to_le_bytes()).collect();
             return Some(Prompted { bytes, root, text: None, is_whole: true });

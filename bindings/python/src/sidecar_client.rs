@@ -1,0 +1,228 @@
+//! `_SidecarConnection`: what `SidecarRouter` asks through. Questions are written from the prompt's own buffer, and the GIL is
+//! free while the sidecar thinks.
+
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::{PyEOFError, PyRuntimeError, PyTimeoutError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+use trunkline_core::Prompt;
+use trunkline_sidecar::Client;
+
+use crate::error;
+use crate::prompt::with_prompt;
+use crate::router::salt_bytes;
+
+/// Names of fields; see `trunkline_sidecar`.
+#[derive(Clone, Copy)]
+enum Field {
+    Model = 1,
+    Salt = 2,
+    Eligible = 3,
+    Excluded = 4,
+    NamedOnly = 5,
+    Lora = 6,
+    Extras = 7,
+}
+
+/// A connection to a sidecar, past its hello. Answers begin with their status; 0 is none.
+///
+/// One thread's: another one that asks meanwhile gets RuntimeError.
+#[pyclass(frozen, module = "trunkline._core", name = "_SidecarConnection")]
+pub(crate) struct SidecarConnection {
+    client: Mutex<Client>,
+    /// That of the sidecar.
+    #[pyo3(get)]
+    tag: u64,
+    /// The process that made it.
+    #[pyo3(get)]
+    pid: u32,
+    /// Whether a question was sent and not answered; what comes next would be taken for the answer to another one.
+    waits: AtomicBool,
+}
+
+#[pymethods]
+impl SidecarConnection {
+    /// Connect and say hello as `client`, a number that the connections of a process share.
+    ///
+    /// Returns the connection, or what the sidecar said instead. Raises OSError, TimeoutError, EOFError.
+    #[staticmethod]
+    fn connect(py: Python<'_>, path: PathBuf, timeout_s: f64, client: u64) -> PyResult<Bound<'_, PyAny>> {
+        let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX);
+        match py.detach(|| Client::connect(&path, timeout, client)).map_err(raised)? {
+            Ok((client, tag)) => {
+                let connection = Self {
+                    client: Mutex::new(client),
+                    tag,
+                    pid: std::process::id(),
+                    waits: AtomicBool::new(false),
+                };
+                Ok(Bound::new(py, connection)?.into_any())
+            }
+            Err(said) => Ok(PyBytes::new(py, &said).into_any()),
+        }
+    }
+
+    /// Whether an answer is outstanding: the connection is of no use then.
+    #[getter]
+    fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Ask what these bytes say. Raises TimeoutError, EOFError, OSError.
+    fn ask<'py>(&self, py: Python<'py>, question: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        self.exchange(py, |out| out.extend_from_slice(question))
+    }
+
+    /// Ask about a prompt of any of the forms that `Router.route` takes. Raises as `ask` does, and what `route` does of a prompt.
+    fn ask_prompt<'py>(
+        &self,
+        py: Python<'py>,
+        asked: u8,
+        prompt: &Bound<'py, PyAny>,
+        fields: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        with_prompt(prompt, |prompt| {
+            checked(py, &prompt)?;
+            self.exchange(py, |out| write_prompt(out, asked, &prompt, fields))
+        })
+    }
+
+    /// Ask about prompts of token ids, a sequence of such as `ask_prompt` takes. Raises as that does.
+    fn ask_many<'py>(
+        &self,
+        py: Python<'py>,
+        asked: u8,
+        prompts: &Bound<'py, PyAny>,
+        fields: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (mut lengths, mut ids) = (Vec::new(), Vec::new());
+        for prompt in prompts.try_iter()? {
+            let prompt = prompt?;
+            let before = ids.len();
+            with_prompt(&prompt, |lent| {
+                checked(py, &lent)?;
+                if matches!(lent, Prompt::Text(_)) {
+                    return Err(error::not_token_ids(&prompt));
+                }
+                write_content(&mut ids, &lent);
+                Ok(())
+            })?;
+            lengths.push(((ids.len() - before) / 4) as u32);
+        }
+        self.exchange(py, |out| {
+            out.extend_from_slice(&[asked, 0, 0, 0]);
+            out.extend_from_slice(&(fields.len() as u32).to_le_bytes());
+            out.extend_from_slice(&(lengths.len() as u32).to_le_bytes());
+            out.extend_from_slice(fields);
+            out.extend(lengths.iter().flat_map(|length| length.to_le_bytes()));
+            out.extend_from_slice(&ids);
+        })
+    }
+}
+
+impl SidecarConnection {
+    fn exchange<'py>(
+        &self,
+        py: Python<'py>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let mut held =
+            self.client.try_lock().ok_or_else(|| PyRuntimeError::new_err("a connection is one thread's"))?;
+        let client: &mut Client = &mut held;
+        client.write(write);
+        self.waits.store(true, Ordering::Relaxed);
+        py.detach(|| client.send()).map_err(raised)?;
+        while let Err(error) = py.detach(|| client.wait()) {
+            match error.kind() {
+                ErrorKind::Interrupted => py.check_signals()?,
+                _ => return Err(raised(error)),
+            }
+        }
+        let answer = PyBytes::new(py, client.answer().map_err(raised)?);
+        self.waits.store(false, Ordering::Relaxed);
+        Ok(answer)
+    }
+}
+
+fn raised(error: io::Error) -> PyErr {
+    match error.kind() {
+        ErrorKind::TimedOut => PyTimeoutError::new_err("timed out"),
+        ErrorKind::UnexpectedEof => PyEOFError::new_err("the sidecar closed the connection"),
+        ErrorKind::InvalidData => PyEOFError::new_err("what answers is no sidecar"),
+        _ => error.into(),
+    }
+}
+
+fn write_prompt(out: &mut Vec<u8>, asked: u8, prompt: &Prompt<'_>, fields: &[u8]) {
+    out.extend_from_slice(&[asked, u8::from(matches!(prompt, Prompt::Text(_))), 0, 0]);
+    out.extend_from_slice(&(fields.len() as u32).to_le_bytes());
+    out.extend_from_slice(fields);
+    write_content(out, prompt);
+}
+
+fn checked(py: Python<'_>, prompt: &Prompt<'_>) -> PyResult<()> {
+    prompt.check().map_err(|refused| error::core(py, refused))
+}
+
+/// Text as it is, token ids as little-endian `u32`.
+fn write_content(out: &mut Vec<u8>, prompt: &Prompt<'_>) {
+    match prompt {
+        Prompt::Text(pieces) => pieces.iter().for_each(|piece| out.extend_from_slice(piece)),
+        Prompt::Tokens(ids) => out.extend_from_slice(bytemuck::cast_slice(ids)),
+        Prompt::WideTokens(ids) => {
+            out.extend(ids.iter().flat_map(|&id| (id as u32).to_le_bytes()));
+        }
+    }
+}
+
+/// The bytes that tell a sidecar what `route` is told beside the prompt. Raises TypeError.
+#[pyfunction]
+#[pyo3(name = "_sidecar_fields")]
+pub(crate) fn fields<'py>(
+    py: Python<'py>,
+    model: Option<&str>,
+    salt: Option<&Bound<'py, PyAny>>,
+    eligible: Option<&Bound<'py, PyAny>>,
+    exclude: Option<&Bound<'py, PyAny>>,
+    lora: Option<&str>,
+    extras: Option<Vec<u64>>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut out = Vec::new();
+    let mut put = |field: Field, value: &[u8]| {
+        out.push(field as u8);
+        out.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        out.extend_from_slice(value);
+    };
+    if let Some(model) = model {
+        put(Field::Model, model.as_bytes());
+    }
+    if let Some(salt) = salt {
+        put(Field::Salt, salt_bytes(salt)?);
+    }
+    if eligible.is_some() {
+        put(Field::NamedOnly, b"");
+    }
+    for (field, names, what) in
+        [(Field::Eligible, eligible, "eligible"), (Field::Excluded, exclude, "exclude")]
+    {
+        let Some(names) = names else { continue };
+        if names.is_instance_of::<PyString>() {
+            return Err(error::one_name(what));
+        }
+        for name in names.try_iter()? {
+            put(field, name?.cast::<PyString>()?.to_str()?.as_bytes());
+        }
+    }
+    if let Some(lora) = lora {
+        put(Field::Lora, lora.as_bytes());
+    }
+    if let Some(extras) = extras {
+        put(Field::Extras, &extras.iter().flat_map(|extra| extra.to_le_bytes()).collect::<Vec<u8>>());
+    }
+    Ok(PyBytes::new(py, &out))
+}
