@@ -101,7 +101,7 @@ fn questions_may_be_sent_in_one_piece_or_byte_by_byte() {
     let mut at_once = service.client(1);
     at_once.write_all(&wire).expect("it is taken");
     let sizes: Vec<_> = (0..3).map(|_| read_frame(&mut at_once).len()).collect();
-    assert_eq!(sizes, [37, 25, 37]);
+    assert_eq!(sizes, [41, 25, 41]);
     let mut slow = service.client(2);
     for byte in wire {
         slow.write_all(&[byte]).expect("it is taken");
@@ -123,7 +123,7 @@ fn nonsense_is_answered_and_closed() {
     let mut lengths = vec![3, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255];
     lengths.extend([0; 16]);
     for body in
-        [vec![9], vec![1], vec![1, 7, 0, 0, 0, 0, 0, 0], json, odd_tokens, long_fields, lengths, vec![5, 1]]
+        [vec![10], vec![1], vec![1, 7, 0, 0, 0, 0, 0, 0], json, odd_tokens, long_fields, lengths, vec![5, 1]]
     {
         let mut stream = service.client(1);
         assert_eq!(ask(&mut stream, &body)[0], Status::Malformed as u8, "{body:?}");
@@ -250,9 +250,11 @@ fn events_name_a_worker_and_bring_a_payload() {
     let mut events = |name: &[u8], payload: &[u8]| {
         ask(&mut stream, &[&[8][..], &(name.len() as u32).to_le_bytes(), name, payload].concat())
     };
-    assert_eq!(events(b"nobody", &[0x93, 0, 0x90, 0])[0], Status::UnknownWorker as u8);
-    assert_eq!(events(b"w0", b"\xc1")[0], Status::Payload as u8);
-    assert_eq!(events(b"w0", &[0x93, 0, 0x90, 0]), [0; 34], "a batch without events");
+    // MessagePack of [0.0, [], 0]: a batch without events.
+    let empty = [0x93, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0x90, 0];
+    assert_eq!(events(b"nobody", &empty)[0], Status::UnknownWorker as u8);
+    assert_eq!(events(b"a", b"\xc1")[0], Status::Payload as u8);
+    assert_eq!(events(b"a", &empty), [0; 34]);
     assert_eq!(ask(&mut stream, &[8, 200, 0, 0, 0, b'w'])[0], Status::Malformed as u8);
 }
 
