@@ -1,6 +1,6 @@
-"""What a question of `SidecarRouter` costs beside a bare echo from Python on the same kind of socket: `make bench-sidecar`.
+"""What a question of `SidecarRouter` costs beside a bare echo from Python on such a socket: `make bench-sidecar`.
 
-Both are answered by the process of `rust/sidecar/examples/round_trip.rs`. Wall time, for a round trip is mostly waiting.
+Both are answered by the process of `rust/sidecar/examples/round_trip.rs`. Wall time: a round trip is mostly waiting.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trunkline import SidecarRouter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 ROUNDS, CALLS = 9, 1500
 

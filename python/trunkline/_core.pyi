@@ -44,7 +44,6 @@ __all__ = [
     "_profiles",
     "_restore_decision",
     "_scenarios",
-    "_sidecar_fields",
     "_simulate",
     "extra_hash",
     "jump_hash",
@@ -410,25 +409,33 @@ class Router:
 @final
 class _SidecarConnection:
     @property
-    def pid(self) -> int: ...
-    @property
     def tag(self) -> int: ...
     @property
     def waits(self) -> bool: ...
     @staticmethod
     def connect(path: str | PathLike[str], timeout_s: float, client: int) -> _SidecarConnection | bytes: ...
     def ask(self, question: bytes) -> bytes: ...
-    def ask_prompt(self, asked: int, prompt: _Prompt, fields: bytes) -> bytes: ...
-    def ask_many(self, asked: int, prompts: Sequence[_Prompt], fields: bytes) -> bytes: ...
-
-def _sidecar_fields(
-    model: str | None,
-    salt: str | bytes | None,
-    eligible: Collection[str] | None,
-    exclude: Collection[str] | None,
-    lora: str | None,
-    extras: Sequence[int] | None,
-) -> bytes: ...
+    def ask_prompt(
+        self,
+        asked: int,
+        prompt: _Prompt,
+        model: str | None,
+        salt: str | bytes | None,
+        eligible: Collection[str] | None,
+        exclude: Collection[str] | None,
+        lora: str | None,
+        extras: Sequence[int] | None,
+    ) -> bytes: ...
+    def ask_many(
+        self,
+        asked: int,
+        prompts: Sequence[_Prompt],
+        model: str | None,
+        salt: str | bytes | None,
+        eligible: Collection[str] | None,
+        exclude: Collection[str] | None,
+        lora: str | None,
+    ) -> bytes: ...
 
 @final
 class Sidecar:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import struct
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -23,7 +22,6 @@ from ._core import (
     TrunklineError,
     UnknownWorkerError,
     _restore_decision,
-    _sidecar_fields,
     _SidecarConnection,
 )
 
@@ -38,6 +36,7 @@ _MALFORMED, _WRONG_VERSION, _FULL, _INTERNAL = 5, 6, 7, 8
 _DECISION = struct.Struct("<Q8I")
 _ANSWERED = struct.Struct("<xQ8I")
 _MATCH = struct.Struct("<x4I")
+_HOLDER = struct.Struct("<2I")
 _APPLIED = struct.Struct("<x4Q?")
 _COMPLETED = struct.Struct("<BQQ3I")
 _FIRST = struct.Struct("<BQQ")
@@ -51,6 +50,26 @@ _ERRORS = {
     4: DuplicateWorkerError,
     9: PayloadError,
 }
+
+
+# What the sidecar knows this process by.
+_client = 0
+
+
+def _name_process() -> None:
+    global _client  # noqa: PLW0603 (a process has one name)
+    _client = int.from_bytes(os.urandom(8), "little")
+
+
+_name_process()
+os.register_at_fork(after_in_child=_name_process)
+
+
+class _Local(threading.local):
+    """A thread's connection, and the process that made it."""
+
+    connection: _SidecarConnection | None = None
+    client = 0
 
 
 class SidecarError(TrunklineError, ConnectionError):
@@ -101,8 +120,7 @@ class SidecarRouter:
     def __init__(self, path: str | os.PathLike[str], *, timeout_s: float = 5.0) -> None:
         self.path = os.fspath(path)
         self.timeout_s = timeout_s
-        self._local = threading.local()
-        self._client = (os.getpid(), secrets.randbits(64))
+        self._local = _Local()
         # Of the sidecar of this tag: number of a worker to its name and URL.
         self._names: tuple[int, dict[int, tuple[str, str | None]]] = (0, {})
 
@@ -117,22 +135,18 @@ class SidecarRouter:
 
     def _connected(self) -> _SidecarConnection:
         """Return this thread's connection."""
-        connection: _SidecarConnection | None = getattr(self._local, "connection", None)
-        pid = os.getpid()
-        if connection is not None:
-            if connection.pid == pid:
-                return connection
-            # Our copy of the parent's: closing it is not seen by the sidecar, whose other end the parent still has.
-            self._drop()
-        if self._client[0] != pid:
-            self._client = (pid, secrets.randbits(64))
+        local = self._local
+        if local.connection is not None and local.client == _client:
+            return local.connection
+        # After a fork, the connection is our copy of the parent's: the sidecar does not see that it is closed.
+        local.connection, local.client = None, _client
         try:
-            made = _SidecarConnection.connect(self.path, self.timeout_s, self._client[1])
+            made = _SidecarConnection.connect(self.path, self.timeout_s, _client)
         except (OSError, EOFError) as error:
             raise SidecarError(f"no sidecar answers at {self.path}: {error}") from error
         if isinstance(made, bytes):
             raise SidecarError(json.loads(made[1:])["message"])
-        self._local.connection = made
+        local.connection = made
         return made
 
     def _drop(self) -> None:
@@ -143,38 +157,42 @@ class SidecarRouter:
         """Return the answer, and the tag of the sidecar that gave it. how: a method of the connection."""
         connection = self._connected()
         try:
-            return self._exchange(connection, how, question), connection.tag
+            answer = how(connection, *question)
         except TimeoutError as late:
+            self._drop()
             raise self._lost(late) from late
         except (OSError, EOFError) as error:
-            lost = error
-        fresh = self._connected()
-        if fresh.tag == connection.tag:
-            # The same sidecar: it may have done what was asked, so asking twice could book twice.
-            raise self._lost(lost) from lost
-        try:
-            return self._exchange(fresh, how, question), fresh.tag
-        except (OSError, EOFError) as error:
-            raise self._lost(error) from error
-
-    def _exchange(
-        self, connection: _SidecarConnection, how: Callable[..., bytes], question: tuple[object, ...]
-    ) -> bytes:
-        try:
-            answer = how(connection, *question)
+            self._drop()
+            answer, connection = self._ask_anew(connection.tag, error, how, question)
         except BaseException:
+            # A signal's handler: what comes later on this connection would be taken for another answer.
             if connection.waits:
                 self._drop()
             raise
         if answer[0]:
-            raise self._error(answer[0], json.loads(answer[1:]))
-        return answer
+            raise self._error(answer)
+        return answer, connection.tag
+
+    def _ask_anew(
+        self, tag: int, lost: Exception, how: Callable[..., bytes], question: tuple[object, ...]
+    ) -> tuple[bytes, _SidecarConnection]:
+        """Ask the successor of the sidecar of this tag, whose connection was lost."""
+        connection = self._connected()
+        if connection.tag == tag:
+            # The same one: it may have done what was asked, so asking twice could book twice.
+            raise self._lost(lost) from lost
+        try:
+            return how(connection, *question), connection
+        except (OSError, EOFError) as error:
+            self._drop()
+            raise self._lost(error) from error
 
     def _lost(self, error: Exception) -> SidecarError:
         return SidecarError(f"the sidecar at {self.path} did not answer: {error}")
 
-    def _error(self, status: int, detail: dict[str, Any]) -> TrunklineError:
+    def _error(self, answer: bytes) -> TrunklineError:
         """Make the exception that `Router` would have raised."""
+        status, detail = answer[0], json.loads(answer[1:])
         message = detail.pop("message")
         if status in (_MALFORMED, _WRONG_VERSION, _FULL, _INTERNAL):
             self._drop()
@@ -296,8 +314,7 @@ class SidecarRouter:
         extras: Sequence[int] | None = None,
     ) -> Decision:
         """Choose a worker for a prompt and book the request on it; see `Router.route`."""
-        fields = _sidecar_fields(model, salt, eligible, exclude, lora, extras)
-        answer, tag = self._ask(_ASK_PROMPT, _ROUTE, prompt, fields)
+        answer, tag = self._ask(_ASK_PROMPT, _ROUTE, prompt, model, salt, eligible, exclude, lora, extras)
         return self._decision(_ANSWERED.unpack(answer), tag)
 
     def route_many(
@@ -311,8 +328,7 @@ class SidecarRouter:
         lora: str | None = None,
     ) -> list[Decision]:
         """Route prompts of token ids in one round trip; nothing stays booked if one cannot be routed."""
-        fields = _sidecar_fields(model, salt, eligible, exclude, lora, None)
-        answer, tag = self._ask(_ASK_MANY, _ROUTE_MANY, prompts, fields)
+        answer, tag = self._ask(_ASK_MANY, _ROUTE_MANY, prompts, model, salt, eligible, exclude, lora)
         return [self._decision(row, tag) for row in _DECISION.iter_unpack(answer[1:])]
 
     def peek(
@@ -325,10 +341,10 @@ class SidecarRouter:
         extras: Sequence[int] | None = None,
     ) -> SidecarMatch:
         """Tell who holds how much of a prompt; see `Router.peek`."""
-        fields = _sidecar_fields(model, salt, None, None, lora, extras)
-        answer, tag = self._ask(_ASK_PROMPT, _PEEK, prompt, fields)
+        answer, tag = self._ask(_ASK_PROMPT, _PEEK, prompt, model, salt, None, None, lora, extras)
         matched, tokens, blocks, _ = _MATCH.unpack_from(answer)
-        holders = sorted(struct.iter_unpack("<II", answer[_MATCH.size :]), key=lambda holder: (-holder[1], holder[0]))
+        holders = list(_HOLDER.iter_unpack(answer[_MATCH.size :]))
+        holders.sort(key=_deepest_first)
         return SidecarMatch(matched, tokens, blocks, {self._named(tag, worker)[0]: held for worker, held in holders})
 
     def explain(
@@ -343,8 +359,7 @@ class SidecarRouter:
         extras: Sequence[int] | None = None,
     ) -> Row:
         """Tell what `route` would choose and how every candidate scores; see `Router.explain`."""
-        fields = _sidecar_fields(model, salt, eligible, exclude, lora, extras)
-        answer, tag = self._ask(_ASK_PROMPT, _EXPLAIN, prompt, fields)
+        answer, tag = self._ask(_ASK_PROMPT, _EXPLAIN, prompt, model, salt, eligible, exclude, lora, extras)
         found = Row(json.loads(answer[1:]))
         for row in (found, *found.candidates):
             row["worker"] = self._named(tag, row["worker"])[0]
@@ -425,3 +440,7 @@ class SidecarLease:
 
 def _unpickled(path: str, timeout_s: float) -> SidecarRouter:
     return SidecarRouter(path, timeout_s=timeout_s)
+
+
+def _deepest_first(holder: tuple[int, int]) -> tuple[int, int]:
+    return -holder[1], holder[0]

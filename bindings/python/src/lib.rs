@@ -56,7 +56,7 @@ mod _core {
     #[pymodule_export]
     use crate::sidecar::Sidecar;
     #[pymodule_export]
-    use crate::sidecar_client::{SidecarConnection, fields};
+    use crate::sidecar_client::SidecarConnection;
     #[pymodule_export]
     use crate::simulate::{profiles, scenarios, simulate};
     #[pymodule_export]

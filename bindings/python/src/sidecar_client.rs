@@ -38,9 +38,6 @@ pub(crate) struct SidecarConnection {
     /// That of the sidecar.
     #[pyo3(get)]
     tag: u64,
-    /// The process that made it.
-    #[pyo3(get)]
-    pid: u32,
     /// Whether a question was sent and not answered; what comes next would be taken for the answer to another one.
     waits: AtomicBool,
 }
@@ -53,14 +50,9 @@ impl SidecarConnection {
     #[staticmethod]
     fn connect(py: Python<'_>, path: PathBuf, timeout_s: f64, client: u64) -> PyResult<Bound<'_, PyAny>> {
         let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX);
-        match py.detach(|| Client::connect(&path, timeout, client)).map_err(raised)? {
+        match py.detach(move || Client::connect(&path, timeout, client)).map_err(raised)? {
             Ok((client, tag)) => {
-                let connection = Self {
-                    client: Mutex::new(client),
-                    tag,
-                    pid: std::process::id(),
-                    waits: AtomicBool::new(false),
-                };
+                let connection = Self { client: Mutex::new(client), tag, waits: AtomicBool::new(false) };
                 Ok(Bound::new(py, connection)?.into_any())
             }
             Err(said) => Ok(PyBytes::new(py, &said).into_any()),
@@ -78,17 +70,23 @@ impl SidecarConnection {
         self.exchange(py, |out| out.extend_from_slice(question))
     }
 
-    /// Ask about a prompt of any of the forms that `Router.route` takes. Raises as `ask` does, and what `route` does of a prompt.
+    /// Ask about a prompt of any of the forms that `Router.route` takes, with what that is told beside it. Raises as `ask` does, and what `route` does of a prompt.
     fn ask_prompt<'py>(
         &self,
         py: Python<'py>,
         asked: u8,
         prompt: &Bound<'py, PyAny>,
-        fields: &[u8],
+        model: Option<&str>,
+        salt: Option<&Bound<'py, PyAny>>,
+        eligible: Option<&Bound<'py, PyAny>>,
+        exclude: Option<&Bound<'py, PyAny>>,
+        lora: Option<&str>,
+        extras: Option<Vec<u64>>,
     ) -> PyResult<Bound<'py, PyBytes>> {
+        let fields = fields(model, salt, eligible, exclude, lora, extras)?;
         with_prompt(prompt, |prompt| {
             checked(py, &prompt)?;
-            self.exchange(py, |out| write_prompt(out, asked, &prompt, fields))
+            self.exchange(py, |out| write_prompt(out, asked, &prompt, &fields))
         })
     }
 
@@ -98,8 +96,13 @@ impl SidecarConnection {
         py: Python<'py>,
         asked: u8,
         prompts: &Bound<'py, PyAny>,
-        fields: &[u8],
+        model: Option<&str>,
+        salt: Option<&Bound<'py, PyAny>>,
+        eligible: Option<&Bound<'py, PyAny>>,
+        exclude: Option<&Bound<'py, PyAny>>,
+        lora: Option<&str>,
     ) -> PyResult<Bound<'py, PyBytes>> {
+        let fields = fields(model, salt, eligible, exclude, lora, None)?;
         let (mut lengths, mut ids) = (Vec::new(), Vec::new());
         for prompt in prompts.try_iter()? {
             let prompt = prompt?;
@@ -118,7 +121,7 @@ impl SidecarConnection {
             out.extend_from_slice(&[asked, 0, 0, 0]);
             out.extend_from_slice(&(fields.len() as u32).to_le_bytes());
             out.extend_from_slice(&(lengths.len() as u32).to_le_bytes());
-            out.extend_from_slice(fields);
+            out.extend_from_slice(&fields);
             out.extend(lengths.iter().flat_map(|length| length.to_le_bytes()));
             out.extend_from_slice(&ids);
         })
@@ -136,12 +139,13 @@ impl SidecarConnection {
         let client: &mut Client = &mut held;
         client.write(write);
         self.waits.store(true, Ordering::Relaxed);
-        py.detach(|| client.send()).map_err(raised)?;
-        while let Err(error) = py.detach(|| client.wait()) {
+        let mut done = py.detach(|| client.send().and_then(|()| client.wait()));
+        while let Err(error) = done {
             match error.kind() {
                 ErrorKind::Interrupted => py.check_signals()?,
                 _ => return Err(raised(error)),
             }
+            done = py.detach(|| client.wait());
         }
         let answer = PyBytes::new(py, client.answer().map_err(raised)?);
         self.waits.store(false, Ordering::Relaxed);
@@ -180,18 +184,15 @@ fn write_content(out: &mut Vec<u8>, prompt: &Prompt<'_>) {
     }
 }
 
-/// The bytes that tell a sidecar what `route` is told beside the prompt. Raises TypeError.
-#[pyfunction]
-#[pyo3(name = "_sidecar_fields")]
-pub(crate) fn fields<'py>(
-    py: Python<'py>,
+/// The bytes that tell a sidecar what `route` is told beside the prompt.
+fn fields(
     model: Option<&str>,
-    salt: Option<&Bound<'py, PyAny>>,
-    eligible: Option<&Bound<'py, PyAny>>,
-    exclude: Option<&Bound<'py, PyAny>>,
+    salt: Option<&Bound<'_, PyAny>>,
+    eligible: Option<&Bound<'_, PyAny>>,
+    exclude: Option<&Bound<'_, PyAny>>,
     lora: Option<&str>,
     extras: Option<Vec<u64>>,
-) -> PyResult<Bound<'py, PyBytes>> {
+) -> PyResult<Vec<u8>> {
     let mut out = Vec::new();
     let mut put = |field: Field, value: &[u8]| {
         out.push(field as u8);
@@ -222,7 +223,7 @@ pub(crate) fn fields<'py>(
         put(Field::Lora, lora.as_bytes());
     }
     if let Some(extras) = extras {
-        put(Field::Extras, &extras.iter().flat_map(|extra| extra.to_le_bytes()).collect::<Vec<u8>>());
+        put(Field::Extras, &extras.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
     }
-    Ok(PyBytes::new(py, &out))
+    Ok(out)
 }
