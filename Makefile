@@ -21,7 +21,7 @@ CARGO_FUZZ := 0.13.2
 
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy bench-cython bench-sidecar e2e soak wheel build clean
+.PHONY: api-freeze docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy bench-cython bench-sidecar e2e soak wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -102,8 +102,12 @@ fuzz: .cache/tools/bin/cargo-fuzz ## every fuzz target for 30 s (FUZZ_SECONDS=) 
 .cache/tools/bin/cargo-fuzz:
 	cargo install cargo-fuzz --version $(CARGO_FUZZ) --root .cache/tools --locked
 
-docs: build ## the table of docs/settings.md from the settings themselves
+docs: build ## docs/settings.md and docs/api.md, from the settings and the package themselves
 	@python -m tests.docs.settings_table
+	@python -m tests.docs.api_reference
+
+api-freeze: build ## at a release: the public names as they are now become what the next changes are held to
+	@python -m tests.docs.surface
 
 wheel: build ## the wheel, in dist/
 	@maturin build --release --out dist
