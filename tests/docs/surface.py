@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trunkline
-import trunkline.testing
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "trunkline"
@@ -28,6 +27,8 @@ CHANGELOG = ROOT / "CHANGELOG.md"
 SOURCES = {
     "trunkline": (PACKAGE / "_core.pyi", PACKAGE / "sidecar.py", PACKAGE / "_include.py"),
     "trunkline.testing": tuple(sorted((PACKAGE / "testing").glob("*.py"))),
+    "trunkline.testing.strategies": (PACKAGE / "testing" / "strategies.py",),
+    "trunkline.testing.pytest_plugin": (PACKAGE / "testing" / "pytest_plugin.py",),
 }
 # Methods that the language calls, where users rely on them: `with`, `async with`, `len`, `pickle`.
 PROTOCOLS = {"__enter__", "__aenter__", "__len__", "__reduce__"}
@@ -196,6 +197,8 @@ def _doc(live: object, name: str) -> str:
     if member is None or isinstance(member, str | int | float | tuple | dict):
         return ""
     doc = inspect.getdoc(member) or ""
+    if doc.startswith("Alias for field number"):
+        return ""
     return "" if doc in {inspect.getdoc(getattr(object, name, None)), inspect.getdoc(type(member))} else doc
 
 

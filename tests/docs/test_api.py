@@ -40,7 +40,7 @@ def test_every_name_and_argument_is_explained(item: surface.Item) -> None:
         assert name in ITEMS[item.name.rpartition(".")[0]].doc
         return
     assert item.doc.endswith("."), "a docstring is made of sentences"
-    if item.kind == "property" or not item.signature or item.signature.endswith("Error)"):
+    if item.kind == "property" or not item.signature or ":" not in item.signature:
         return
     arguments = ast.parse(f"def f{item.signature.partition(' -> ')[0]}: ...").body[0]
     assert isinstance(arguments, ast.FunctionDef)
