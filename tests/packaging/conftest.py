@@ -1,7 +1,11 @@
-"""The wheel, made of what is compiled already, and an environment that has nothing but it."""
+"""The wheel, made of what is compiled already, and an environment that has nothing but it.
+
+`TRUNKLINE_WHEEL` names another one: `make check-wheels` looks at those of a release.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import venv
@@ -15,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel; cargo has nothing to do after `make build`."""
+    if given := os.environ.get("TRUNKLINE_WHEEL"):
+        return Path(given).resolve()
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "maturin", "build", "--release", "--locked", "--out", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=900)

@@ -27,16 +27,20 @@ def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
     sources = {str(path.relative_to(PACKAGE.parent)) for path in PACKAGE.rglob("*.*") if path.suffix in suffixes}
     assert {"trunkline/__init__.pxd", "trunkline/_capi.pxd", "trunkline/include/trunkline.h"} < sources
     shipped = {name for name in names if name.startswith("trunkline/") and not name.endswith("/")}
-    assert shipped == sources | {"trunkline/py.typed", "trunkline/_core.abi3.so"}
+    [module] = shipped - sources - {"trunkline/py.typed"}
+    assert re.fullmatch(r"trunkline/_core\.(abi3|cpython-314t-\w+-linux-gnu)\.so", module)
+    assert f".{wheel.name.split('-')[3].replace('cp314t', 'cpython-314t')}" in module
 
 
 def test_the_wheel_is_small_and_serves_every_later_python(wheel: Path) -> None:
-    assert "-cp311-abi3-" in wheel.name
+    assert "-cp311-abi3-" in wheel.name or "-cp314-cp314t-" in wheel.name
     assert wheel.stat().st_size < 8e6
 
 
 @pytest.mark.parametrize("tool", [["check-wheel-contents"], ["abi3audit", "--strict"]], ids=lambda tool: tool[0])
-def test_tools_find_nothing_wrong(wheel: Path, tool: list[str]) -> None:
+def test_tools_find_nothing_wrong_with_the_wheel(wheel: Path, tool: list[str]) -> None:
+    if tool[0] == "abi3audit" and "-abi3-" not in wheel.name:
+        pytest.skip("it keeps to no stable ABI")
     command = [str(Path(sys.executable).with_name(tool[0])), *tool[1:], str(wheel)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

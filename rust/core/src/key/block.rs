@@ -326,6 +326,10 @@ mod cpu {
         }
 
         #[inline(always)]
+        #[expect(
+            inline_always_mismatching_target_features,
+            reason = "it is inlined where this is: into `hash_all` and `hash_each`, which have them"
+        )]
         fn round(self, key: Self) -> Self {
             // SAFETY: this type is used by `hash_each` below alone, whose caller has seen that the CPU has AES.
             Self(unsafe { veorq_u8(vaesmcq_u8(vaeseq_u8(self.0, vdupq_n_u8(0))), key.0) })
