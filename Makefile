@@ -30,7 +30,7 @@ PIP_AUDIT := 2.10.1
 
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: api-freeze audit test-parallel check-sdist check-wheels sdist wheels docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy bench-cython bench-sidecar e2e soak wheel build clean
+.PHONY: api-freeze audit test-parallel test-portable check-sdist check-wheels sdist wheels docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy bench-cython bench-sidecar e2e soak wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -46,7 +46,7 @@ test: build ## every check: formats, lints, types, cargo tests, pytest
 	@python tests/run.py
 
 test-parallel: build ## the in-process tests, each by eight threads at a time (THREADS=)
-	@python -m pytest --parallel-threads=$(THREADS) --skip-thread-unsafe=true tests/unit tests/property tests/concurrency
+	@python -m pytest --parallel-threads=$(THREADS) -m "not slow and not thread_unsafe" tests/unit tests/property tests/concurrency
 
 lint: build ## formats, lints and types only
 	@python tests/run.py --lint
@@ -103,6 +103,9 @@ soak: build ## ten minutes (SOAK_SECONDS=) of load with workers killed and clien
 
 loom: ## every interleaving of the index's version cell, by the loom model checker
 	@RUSTFLAGS="--cfg loom" cargo test --release --locked --target-dir target/loom -p trunkline-core --lib loom_tests
+
+test-portable: ## the core's tests as on a CPU without AES
+	@RUSTFLAGS="--cfg portable" cargo test --locked --target-dir target/portable -p trunkline-core
 
 fuzz: .cache/tools/bin/cargo-fuzz ## every fuzz target for 30 s (FUZZ_SECONDS=) each; needs a nightly compiler and C++
 	@set -e; for target in $$(.cache/tools/bin/cargo-fuzz fuzz list --fuzz-dir rust/fuzz); do \

@@ -18,6 +18,8 @@ from hypothesis import given
 from trunkline import ConfigError, DuplicateWorkerError, Router
 from trunkline.testing import FakeWorker, Fleet, strategies
 
+pytestmark = pytest.mark.thread_unsafe(reason="it starts fleets and counts this process's threads")
+
 CHAT = "You are a helpful assistant. " * 20
 
 
