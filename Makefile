@@ -105,7 +105,7 @@ loom: ## every interleaving of the index's version cell, by the loom model check
 	@RUSTFLAGS="--cfg loom" cargo test --release --locked --target-dir target/loom -p trunkline-core --lib loom_tests
 
 test-portable: ## the core's tests as on a CPU without AES
-	@RUSTFLAGS="--cfg portable" cargo test --locked --target-dir target/portable -p trunkline-core
+	@RUSTFLAGS="--cfg portable" cargo test --release --locked --target-dir target/portable -p trunkline-core
 
 fuzz: .cache/tools/bin/cargo-fuzz ## every fuzz target for 30 s (FUZZ_SECONDS=) each; needs a nightly compiler and C++
 	@set -e; for target in $$(.cache/tools/bin/cargo-fuzz fuzz list --fuzz-dir rust/fuzz); do \
