@@ -9,12 +9,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
+from tests.docs.page import DOCS, filled
 from tests.docs.surface import PROTOCOLS, SOURCES, Item, public, read
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
-BEGIN, END = "<!-- rendered by make docs -->\n", "<!-- end -->\n"
+PAGE = DOCS / "api.md"
 
 # What belongs together, in the order in which a reader needs it. Every public name is in one of them.
 CHAPTERS = {
@@ -50,9 +49,7 @@ def main() -> None:
 
 def rendered(page: str) -> str:
     """Return the page with the reference as it should be."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{reference()}{END}{after}"
+    return filled(page, reference())
 
 
 def chapters() -> dict[str, list[Item]]:
@@ -74,7 +71,7 @@ def reference() -> str:
         text.append(f"## {title}\n")
         for item in items:
             text += _entry(item, code)
-    return "\n".join(text) + "\n"
+    return "\n".join(text)
 
 
 def _entry(item: Item, code: dict[str, str]) -> Iterator[str]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from trunkline._core import MockStats, MockWorker
 
-if TYPE_CHECKING:
-    from types import TracebackType
+from ._closes import Closes
 
 
-class FakeWorker:
+class FakeWorker(Closes):
     """A simulated vLLM worker with a prefix cache, in this process, that can be killed and restarted.
 
     It speaks OpenAI's API over HTTP, answers after the time that a real one would take, times `time_scale`, and reports
@@ -81,11 +80,3 @@ class FakeWorker:
     def close(self) -> None:
         """End it. The second time does nothing."""
         self.kill()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        self.close()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from trunkline._core import Gateway, Router
 
+from ._closes import Closes
 from .fake_worker import FakeWorker
 
-if TYPE_CHECKING:
-    from types import TracebackType
 
-
-class Fleet:
+class Fleet(Closes):
     """A gateway before simulated workers, on free ports of loopback.
 
     workers: how many `FakeWorker` it starts.  policy: as for `Router`.  router: the one that decides; None makes one.
@@ -66,11 +64,3 @@ class Fleet:
     def close(self) -> None:
         """End gateway and workers, cutting what still runs. The second time does nothing."""
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        self.close()
