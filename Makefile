@@ -154,8 +154,8 @@ audit: .cache/tools/bin/cargo-deny $(VENV)/installed ## licences, sources and kn
 	@.cache/tools/bin/cargo-deny --locked check licenses bans sources
 	@.cache/tools/bin/cargo-deny --locked check advisories
 	@python -m pip install --quiet --disable-pip-version-check pip-audit==$(PIP_AUDIT)
-	@python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-		print(*project["dependencies"], *project["optional-dependencies"]["dev"], sep="\n")' > .cache/audited.txt
+	@python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"], sep="\n")' > .cache/audited.txt
 	@python -m pip_audit --requirement .cache/audited.txt
 
 .cache/tools/bin/cargo-deny:
