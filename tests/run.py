@@ -49,6 +49,8 @@ LINTS = {
     "stubtest": [sys.executable, "-m", "mypy.stubtest", "trunkline._core"],
 }
 CARGO_TEST = ["cargo", "test", "--workspace", "--locked", "--no-fail-fast"]
+# Each test by eight threads at a time: what can be done in a few seconds; `make test-parallel` has the rest.
+PARALLEL = ["--parallel-threads=8", "-m", "not slow and not thread_unsafe", "tests/unit", "tests/concurrency"]
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 
 
@@ -78,7 +80,8 @@ def main(arguments: list[str]) -> int:
         tally.add(code == 0, code != 0, 0)
     if arguments != ["--lint"]:
         _cargo_test(tally)
-        _pytest(tally)
+        _pytest(tally, "pytest")
+        _pytest(tally, "pytest, eight threads", *PARALLEL)
     print(tally, flush=True)
     return 1 if tally.failed else 0
 
@@ -92,10 +95,10 @@ def _cargo_test(tally: Tally) -> None:
         tally.add(0, 1, 0)  # it did not compile
 
 
-def _pytest(tally: Tally) -> None:
+def _pytest(tally: Tally, name: str, *arguments: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        code, _ = _run("pytest", [sys.executable, "-m", "pytest", f"--junitxml={report}"])
+        code, _ = _run(name, [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments])
         if not report.exists():
             tally.add(0, 1, 0)
             return

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+from tests.docs.page import DOCS, filled
 from trunkline.config import Field, ServeSettings
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
-BEGIN, END = "<!-- rendered by make docs -->\n", "<!-- end -->\n"
+PAGE = DOCS / "settings.md"
 
 
 def main() -> None:
@@ -18,9 +17,7 @@ def main() -> None:
 
 def rendered(page: str) -> str:
     """Return the page with the table as it should be."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return filled(page, table())
 
 
 def table() -> str:

@@ -25,7 +25,7 @@ import zmq
 
 from tests.support import MakeWorkers, Reply, Serve, Served, wait_for
 from trunkline import MockWorker
-from trunkline.testing import write_mock_tokenizer
+from trunkline.testing import FakeWorker, write_mock_tokenizer
 from trunkline.testing.mock_tokenizer import CHAT_TEMPLATE
 
 BLOCK = 16
@@ -221,18 +221,12 @@ def test_faults_of_the_feed_heal(
 
 def test_a_worker_that_restarts_in_place_is_empty(serve: Serve, tokenizer: str) -> None:
     text = "A question about ferries. " * 30
-    worker = MockWorker(kv_events=True, time_scale=0.01)
-    ports = worker.event_ports()
-    assert ports is not None
-    try:
+    with FakeWorker(kv_events=True) as worker:
         served = live(serve([worker.url], "--tokenizer", tokenizer))
         for number in range(5):
             chat(served, f"{number} {text}")
         right_again(served, text)
-        worker.close()
-        worker = MockWorker(
-            kv_events=True, time_scale=0.01, port=worker.port, events_port=ports[0], replay_port=ports[1]
-        )
+        worker.restart()
         wait_for(lambda: served.call("GET", "/readyz", admin=True).status == 200)
 
         def is_right() -> bool:
@@ -247,8 +241,6 @@ def test_a_worker_that_restarts_in_place_is_empty(serve: Serve, tokenizer: str) 
         assert cached_of(first) == 0
         assert told_of(first) in {0, None}, "nothing that was told before the restart counts"
         wait_for(is_right, deadline_s=2 * RIGHT_AGAIN_S, what="the view is right after the restart")
-    finally:
-        worker.close()
 
 
 def test_a_router_that_restarts_learns_what_is_cached(serve: Serve, pair: list[MockWorker], tokenizer: str) -> None:

@@ -11,7 +11,9 @@ import sys
 
 import pytest
 
-from trunkline import Decision, Router
+from trunkline import Decision, Router, UnknownWorkerError
+
+pytestmark = pytest.mark.thread_unsafe(reason="it forks, and starts processes that are measured")
 
 PROMPT = range(64)
 
@@ -111,3 +113,10 @@ def test_a_router_travels_to_a_spawned_process() -> None:
         assert pool.apply(route_with, (router,)) == (64, "b", True)
     assert router.stats().in_flight == 1
     assert router.complete(held)
+
+
+def test_errors_travel_with_their_data() -> None:
+    with pytest.raises(UnknownWorkerError) as raised:
+        Router().remove_worker("gone")
+    back = pickle.loads(pickle.dumps(raised.value))
+    assert (type(back), str(back), back.worker) == (UnknownWorkerError, str(raised.value), "gone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -17,36 +18,46 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "trunkline"
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Build the wheel from what is compiled already."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "maturin", "build", "--release", "--locked", "--out", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=900)
-    [path] = folder.glob("*.whl")
-    return zipfile.ZipFile(path)
-
-
-@pytest.mark.timeout(900)
-def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: zipfile.ZipFile) -> None:
-    names = wheel.namelist()
+@pytest.mark.timeout(900)  # it may have to compile
+def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
     info = f"trunkline-{trunkline.__version__}.dist-info"
     assert {name.split("/")[0] for name in names} == {"trunkline", info}
     suffixes = (".py", ".pyi", ".pxd", ".h")
     sources = {str(path.relative_to(PACKAGE.parent)) for path in PACKAGE.rglob("*.*") if path.suffix in suffixes}
     assert {"trunkline/__init__.pxd", "trunkline/_capi.pxd", "trunkline/include/trunkline.h"} < sources
     shipped = {name for name in names if name.startswith("trunkline/") and not name.endswith("/")}
-    assert shipped == sources | {"trunkline/py.typed", "trunkline/_core.abi3.so"}
+    [module] = shipped - sources - {"trunkline/py.typed"}
+    assert re.fullmatch(r"trunkline/_core\.(abi3|cpython-314t-\w+-linux-gnu)\.so", module)
+    assert f".{wheel.name.split('-')[3].replace('cp314t', 'cpython-314t')}" in module
 
 
-def test_the_wheel_is_small_and_serves_every_later_python(wheel: zipfile.ZipFile) -> None:
-    assert wheel.filename is not None
-    assert "-cp311-abi3-" in wheel.filename
-    assert Path(wheel.filename).stat().st_size < 8e6
+def test_the_wheel_is_small_and_serves_every_later_python(wheel: Path) -> None:
+    assert "-cp311-abi3-" in wheel.name or "-cp314-cp314t-" in wheel.name
+    assert wheel.stat().st_size < 8e6
 
 
-def test_the_wheel_says_who_it_is(wheel: zipfile.ZipFile) -> None:
-    metadata = wheel.read(f"trunkline-{trunkline.__version__}.dist-info/METADATA").decode()
+@pytest.mark.parametrize("tool", [["check-wheel-contents"], ["abi3audit", "--strict"]], ids=lambda tool: tool[0])
+def test_tools_find_nothing_wrong_with_the_wheel(wheel: Path, tool: list[str]) -> None:
+    if tool[0] == "abi3audit" and "-abi3-" not in wheel.name:
+        pytest.skip("it keeps to no stable ABI")
+    command = [str(Path(sys.executable).with_name(tool[0])), *tool[1:], str(wheel)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_wheel_needs_no_newer_system_than_its_name_says(wheel: Path) -> None:
+    command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    tag = re.search(r'platform tag: "(\w+)"', " ".join(shown.split()))
+    assert tag, shown
+    assert wheel.stem.endswith(tag[1]), shown
+    assert tag[1].startswith(("manylinux", "musllinux")), "no library beside those that every system has"
+
+
+def test_the_wheel_says_who_it_is(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    metadata = archive.read(f"trunkline-{trunkline.__version__}.dist-info/METADATA").decode()
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     assert "\nRequires-Python: >=3.11\n" in metadata
     assert [
@@ -58,8 +69,10 @@ def test_the_wheel_says_who_it_is(wheel: zipfile.ZipFile) -> None:
         "msgspec>=0.19",
         "pyyaml>=6",
     ]
-    scripts = wheel.read(f"trunkline-{trunkline.__version__}.dist-info/entry_points.txt").decode()
-    assert "trunkline=trunkline.cli:main" in scripts.replace(" ", "")
+    extras = {line.split(": ")[1] for line in metadata.splitlines() if line.startswith("Provides-Extra")}
+    assert {"server", "exact", "demo", "bench", "testing"} <= extras
+    scripts = archive.read(f"trunkline-{trunkline.__version__}.dist-info/entry_points.txt").decode()
+    assert "trunkline=trunkline.__main__:main" in scripts.replace(" ", "")
 
 
 def test_the_version_is_written_once() -> None:

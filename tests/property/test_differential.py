@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline import PrefixIndex, Router
+from trunkline.testing import strategies
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=70)
-BLOCKY = st.lists(st.integers(0, 2), max_size=5).map(lambda blocks: [block for block in blocks for _ in range(16)])
+BLOCKY = strategies.prompts()
 PROMPTS = st.lists(BLOCKY, max_size=12)
 SEED = 7
 
@@ -23,13 +25,13 @@ def make(**arguments: Any) -> Router:
     return router
 
 
-def ragged(prompts: list[list[int]], dtype: str) -> tuple[Any, Any]:
+def ragged(prompts: list[array[int]], dtype: str) -> tuple[Any, Any]:
     flat = np.array([token for prompt in prompts for token in prompt], dtype=dtype)
     return flat, np.cumsum([0, *map(len, prompts)], dtype=np.int64)
 
 
 @given(prompts=PROMPTS, dtype=st.sampled_from(["u4", "i4", "i8"]), policy=st.sampled_from(["kv_aware", "round_robin"]))
-def test_route_batch_is_a_loop_of_route(prompts: list[list[int]], dtype: str, policy: str) -> None:
+def test_route_batch_is_a_loop_of_route(prompts: list[array[int]], dtype: str, policy: str) -> None:
     one, many = make(policy=policy), make(policy=policy)
     batch = many.route_batch(*ragged(prompts, dtype), now=1.0)
     decisions = [one.route(prompt, now=1.0) for prompt in prompts]
@@ -43,7 +45,7 @@ def test_route_batch_is_a_loop_of_route(prompts: list[list[int]], dtype: str, po
 
 
 @given(cached=PROMPTS, prompts=PROMPTS, dtype=st.sampled_from(["u4", "i4", "i8"]))
-def test_match_batch_is_a_loop_of_peek(cached: list[list[int]], prompts: list[list[int]], dtype: str) -> None:
+def test_match_batch_is_a_loop_of_peek(cached: list[array[int]], prompts: list[array[int]], dtype: str) -> None:
     router = make()
     for prompt in cached:
         router.complete(router.route(prompt))
@@ -77,7 +79,9 @@ def test_text_is_its_bytes(text: str, cut: int) -> None:
 
 
 @given(prompts=st.lists(st.tuples(BLOCKY, st.integers(0, 3)), max_size=12), asked=BLOCKY)
-def test_a_router_knows_what_its_index_alone_would_know(prompts: list[tuple[list[int], int]], asked: list[int]) -> None:
+def test_a_router_knows_what_its_index_alone_would_know(
+    prompts: list[tuple[array[int], int]], asked: array[int]
+) -> None:
     router, index = make(), PrefixIndex(seed=SEED)
     for prompt, worker in prompts:
         router.complete(router.route(prompt, eligible=[f"w{worker}"]))
@@ -86,7 +90,7 @@ def test_a_router_knows_what_its_index_alone_would_know(prompts: list[tuple[list
 
 
 @given(prompts=PROMPTS, seeds=st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)))
-def test_the_index_seed_changes_no_decision_of_kv_aware(prompts: list[list[int]], seeds: tuple[int, int]) -> None:
+def test_the_index_seed_changes_no_decision_of_kv_aware(prompts: list[array[int]], seeds: tuple[int, int]) -> None:
     routers = [make(seed=seed) for seed in seeds]
     for prompt in prompts:
         one, other = (router.route(prompt, now=1.0) for router in routers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -117,4 +118,5 @@ class EventsModel(RuleBasedStateMachine):
             assert blocks == {worker: len(held) for worker, held in self.held.items()}
 
 
-TestEventsModel = EventsModel.TestCase
+# Hypothesis parses sources while it runs a machine, and CPython 3.11's `ast` is not safe from threads.
+TestEventsModel = pytest.mark.thread_unsafe(reason="ast in CPython 3.11")(EventsModel.TestCase)

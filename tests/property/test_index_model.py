@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -101,4 +102,5 @@ class IndexModel(RuleBasedStateMachine):
             assert self.index.blocks >= len(set().union(*self.held.values()))
 
 
-TestIndexModel = IndexModel.TestCase
+# Hypothesis parses sources while it runs a machine, and CPython 3.11's `ast` is not safe from threads.
+TestIndexModel = pytest.mark.thread_unsafe(reason="ast in CPython 3.11")(IndexModel.TestCase)

@@ -22,6 +22,8 @@ from trunkline.bench.timing import Group, Timing, measure, one_by_one
 from trunkline.bench.workload import BRANCHES, PROMPT_TOKENS, Workload, as_text
 from trunkline.cli import cli
 
+pytestmark = pytest.mark.thread_unsafe(reason="click's runner swaps sys.stdout, and what it runs is measured")
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from trunkline.bench import aws16
 from trunkline.bench.aws16 import BARS, Figures, Result, bench_aws16
 from trunkline.cli import cli
 from trunkline.simulate.runs import Stopped
+
+pytestmark = pytest.mark.thread_unsafe(reason="click's runner swaps sys.stdout")
 
 # Bars that the default policy misses today.
 MISSED = {("long", "busiest_over_mean")}

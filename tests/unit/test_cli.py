@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 import trunkline
 from trunkline.cli import cli
 
+pytestmark = pytest.mark.thread_unsafe(reason="click's runner swaps sys.stdout")
+
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, arguments, prog_name="trunkline")

@@ -15,6 +15,8 @@ from trunkline.demo.report import Figures
 from trunkline.demo.run import DemoError, DemoOptions, fleet_capacity_rps, run_demo
 from trunkline.demo.workload import WorkloadSpec
 
+pytestmark = pytest.mark.thread_unsafe(reason="it patches modules and reads what was printed")
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 

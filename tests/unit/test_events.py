@@ -23,6 +23,7 @@ from trunkline import (
 )
 from trunkline.testing import write_mock_tokenizer
 
+one_router = pytest.mark.thread_unsafe(reason="what it tells counts once, and threads would share the fixture's router")
 BLOCK = 4
 TAIL = [9_999]
 
@@ -62,6 +63,7 @@ def told(router: Router, prompt: list[int] | str, **arguments: Any) -> dict[str,
     return {worker: tokens for worker, tokens in matched.items() if tokens}
 
 
+@one_router
 def test_blocks_count_from_when_they_are_stored_until_they_are_removed(router: Router) -> None:
     tokens = list(range(8))
     applied = router.apply_events("w0", pack(stored([1, 2**64 - 1], tokens)))
@@ -75,6 +77,7 @@ def test_blocks_count_from_when_they_are_stored_until_they_are_removed(router: R
     assert told(router, tokens) == {}
 
 
+@one_router
 def test_all_shapes_on_the_wire_say_the_same(router: Router) -> None:
     tokens = list(range(4))
     shapes = [
@@ -91,6 +94,7 @@ def test_all_shapes_on_the_wire_say_the_same(router: Router) -> None:
             assert told(router, tokens) == {}
 
 
+@one_router
 def test_a_block_whose_parent_is_unknown_waits_for_it(router: Router) -> None:
     applied = router.apply_events("w0", pack(stored([2], [4, 5, 6, 7], parent=1)))
     assert (applied.stored, applied.orphans) == (0, 1)
@@ -150,6 +154,7 @@ def test_what_was_just_sent_counts_until_it_had_time_to_be_told(make_router: Mak
     assert later.told_tokens == 0
 
 
+@one_router
 def test_what_is_no_payload_is_refused(router: Router) -> None:
     for payload in (b"", b"\xff", b"\xc1\x00", msgspec.msgpack.encode("no"), pack(stored([1], [0, 1, 2, 3]))[:-9]):
         with pytest.raises(PayloadError) as refused:
@@ -214,6 +219,7 @@ def test_a_directory_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
         Renderer(write_mock_tokenizer(tmp_path), chat_template_content_format="any")  # type: ignore[arg-type]
 
 
+@one_router
 def test_rendered_text_is_matched_with_what_tokens_spell(router: Router, renderer: Renderer) -> None:
     text = "<|message|>user<|content|>where is the ferry<|end|>"
     tokens = [256, *b"user", 257, *b"where is the ferry", 258]

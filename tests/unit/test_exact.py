@@ -61,6 +61,7 @@ def test_a_tokenizer_that_is_what_its_table_says_passes(tmp_path: Path) -> None:
     assert said == []
 
 
+@pytest.mark.thread_unsafe(reason="it patches a module")
 def test_a_tokenizer_whose_table_is_wrong_is_left_out_and_named(tmp_path: Path) -> None:
     right, wrong = trained(tmp_path / "right"), swapped(tmp_path / "wrong")
     table, real = Renderer(swapped(tmp_path / "table")), trained(tmp_path / "real")

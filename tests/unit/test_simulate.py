@@ -20,6 +20,8 @@ from trunkline.simulate.runs import Estimate, Job, Stopped, run_all
 from trunkline.simulate.sources import GENERATORS, SourceError, Traffic
 from trunkline.simulate.spec import Found, Options, Spec, profiles, run, scenarios
 
+pytestmark = pytest.mark.thread_unsafe(reason="click's runner swaps sys.stdout")
+
 CHAT: dict[str, Any] = {"chatbot": {"sessions": 60, "tenants": 6, "sessions_per_s": 20.0}}
 
 

@@ -12,7 +12,7 @@ use crate::error;
 use crate::prompt::with_tokens;
 use crate::router::{Arguments, Shared};
 
-/// Best worker and matched tokens of each prompt of a batch.
+/// Best worker and matched tokens of each prompt of a batch: numpy arrays where numpy is installed, else memoryviews.
 #[pyclass(frozen, get_all, module = "trunkline")]
 pub(crate) struct MatchBatch {
     /// Slot of the worker that holds most of the prompt, -1 if nobody holds any of it; int32, shape (N,).
@@ -21,7 +21,9 @@ pub(crate) struct MatchBatch {
     matched_tokens: Py<PyAny>,
 }
 
-/// One decision for each prompt of a batch.
+/// One decision for each prompt of a batch: numpy arrays where numpy is installed, else memoryviews.
+///
+/// REASONS: what the numbers in `reason` mean.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct RouteBatch {
     shared: Arc<Shared>,

@@ -11,7 +11,9 @@ use crate::error;
 use crate::names::Named;
 use crate::router::Shared;
 
-/// Where a request goes, and why.
+/// Where a request goes, and why: an immutable value, equal and hashed by router and id.
+///
+/// It pickles; in another process it can be read, and completed there with a `SidecarRouter` only.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct Decision {
     pub(crate) core: core::Decision,
@@ -46,7 +48,9 @@ impl Decision {
         self.worker.url.as_ref()
     }
 
-    /// Why: prefix, session, home, load, spill, only or baseline.
+    /// Why: prefix (it holds most and costs least), session (it alone holds the prompt's own history), home (the prompt's
+    /// hash decided), load (it costs least, though another holds more), spill (the preferred one was over its bound), only
+    /// (no other was allowed) or baseline (of policies that look at no prefix).
     #[getter]
     fn reason<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
         PyString::intern(py, self.core.reason.as_str())
@@ -188,7 +192,7 @@ pub(crate) fn restore_decision(numbers: Numbers, names: Strings, reason: &str) -
     Ok(Decision { core, router, worker: Named { name, url }, preferred })
 }
 
-/// Who holds how much of a prompt.
+/// Who holds how much of a prompt, at one moment.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct Match {
     core: core::Match,

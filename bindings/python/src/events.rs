@@ -58,10 +58,10 @@ pub(crate) fn apply(
     }
 }
 
-/// Hash of what a block depends on besides its tokens, for `extras`: the identifier of an image or the like, and where it
-/// begins, counted from the start of the block (negative before it).
+/// Hash of what a block depends on besides its tokens, for `extras` of `Router.route`.
 ///
-/// Equal to what events say of such a block. Raises TypeError.
+/// identifier: of an image or the like.  offset: where it begins, in tokens from the start of the block, negative before it.
+/// Equal to what events say of such a block.  Raises TypeError.
 #[pyfunction]
 #[pyo3(signature = (identifier, offset))]
 pub(crate) fn extra_hash(identifier: &str, offset: i64) -> u64 {

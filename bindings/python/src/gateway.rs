@@ -19,8 +19,35 @@ use crate::text::{self, TextArguments};
 
 /// A router in front of workers, over HTTP. Its threads run until `close`.
 ///
-/// Use it as a context manager, or close it. All methods may be called from any thread. It does not survive `fork`: start
-/// it in the process that serves.
+/// It accepts connections when the constructor returns. Use it as a context manager, or close it. All methods may be called
+/// from any thread; they raise RuntimeError once it is closed. It does not survive `fork`: start it in the process that
+/// serves.
+///
+/// router: decides. Look into it from Python (`peek`, `workers`, `stats`) as you like, but leave routing to the gateway:
+/// the two do not read one clock.  host, port: where clients connect; port 0 takes
+/// a free one.  admin_host, admin_port: metrics, health and fleet changes; None for none.  workers: their URLs.
+/// threads: that carry requests, 0 for one per core.  max_body: largest request body, bytes or text like "64MiB".
+/// connect_timeout_s: longest wait for a connection to a worker.  first_byte_timeout_s: longest wait for the head of an
+/// answer; None waits for ever.  idle_timeout_s: longest silence within an answer; None allows any.  max_in_flight: most
+/// requests in flight on one worker; None for no cap.  worker_caps: the same for single workers, as (url, cap), 0 for no
+/// cap.  max_queued, queue_timeout_s: how many requests wait, and how long, when all workers are busy; 0 for none.
+/// retry_budget: requests that may be sent again, as a share of the traffic.  hang_detection: whether workers that show
+/// no byte for too long get nothing new.  slow_start_s: time in which a new or recovered worker comes up to its share.
+/// probe_interval_s: time between two health probes of a worker.  annotate: whether answers carry x-trunkline-* headers.
+/// endpoints: SageMaker's, as mappings with the keys of the configuration file.
+/// listen: instead of host and port "unix:/path" or "host:port".
+/// worker_protocol: "http1" or "h2".  max_header, max_headers: bytes and lines of a request's head.
+/// max_connections_per_client: of one address; None for no limit.  header_timeout_s: longest time for a head or a TLS
+/// handshake.  client_idle_timeout_s: longest time without a request.  max_streams: requests at a time on an HTTP/2
+/// connection.
+/// files: certificates, keys and tokens by the names of their settings (tls_cert, api_keys_file, ...).
+/// events: whether workers' KV events are followed: "auto" (where there is a tokenizer), "on" or "off".  tokenizers: of
+/// models whose prompts are matched with events, as (model or None, directory); None is for all that have no other.
+/// time_zone, chat_template, chat_template_content_format, chat_template_kwargs, exclude_unused_tools: as for
+/// `Renderer`, for all of them.  check_every: one in so many prompts is compared with the engine's own; 0 for none.
+/// load_signals: whether workers are asked for the load that others give them: "auto" (with replicas), "on" or "off".
+///
+/// Raises ConfigError, TokenizerError, DuplicateWorkerError, OSError if an address cannot be listened on.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct Gateway {
     /// Empty once closed.
@@ -34,33 +61,6 @@ pub(crate) struct Gateway {
 
 #[pymethods]
 impl Gateway {
-    /// Start a gateway; it accepts connections when this returns.
-    ///
-    /// router: decides. Look into it from Python (`peek`, `workers`, `stats`) as you like, but leave routing to the gateway:
-    /// the two do not read one clock.  host, port: where clients connect; port 0 takes
-    /// a free one.  admin_host, admin_port: metrics, health and fleet changes; None for none.  workers: their URLs.
-    /// threads: that carry requests, 0 for one per core.  max_body: largest request body, bytes or text like "64MiB".
-    /// connect_timeout_s: longest wait for a connection to a worker.  first_byte_timeout_s: longest wait for the head of an
-    /// answer; None waits for ever.  idle_timeout_s: longest silence within an answer; None allows any.  max_in_flight: most
-    /// requests in flight on one worker; None for no cap.  worker_caps: the same for single workers, as (url, cap), 0 for no
-    /// cap.  max_queued, queue_timeout_s: how many requests wait, and how long, when all workers are busy; 0 for none.
-    /// retry_budget: requests that may be sent again, as a share of the traffic.  hang_detection: whether workers that show
-    /// no byte for too long get nothing new.  slow_start_s: time in which a new or recovered worker comes up to its share.
-    /// probe_interval_s: time between two health probes of a worker.  annotate: whether answers carry x-trunkline-* headers.
-    /// endpoints: SageMaker's, as mappings with the keys of the configuration file.
-    /// listen: instead of host and port "unix:/path" or "host:port".
-    /// worker_protocol: "http1" or "h2".  max_header, max_headers: bytes and lines of a request's head.
-    /// max_connections_per_client: of one address; None for no limit.  header_timeout_s: longest time for a head or a TLS
-    /// handshake.  client_idle_timeout_s: longest time without a request.  max_streams: requests at a time on an HTTP/2
-    /// connection.
-    /// files: certificates, keys and tokens by the names of their settings (tls_cert, api_keys_file, ...).
-    /// events: whether workers' KV events are followed: "auto" (where there is a tokenizer), "on" or "off".  tokenizers: of
-    /// models whose prompts are matched with events, as (model or None, directory); None is for all that have no other.
-    /// time_zone, chat_template, chat_template_content_format, chat_template_kwargs, exclude_unused_tools: as for
-    /// `Renderer`, for all of them.  check_every: one in so many prompts is compared with the engine's own; 0 for none.
-    /// load_signals: whether workers are asked for the load that others give them: "auto" (with replicas), "on" or "off".
-    ///
-    /// Raises ConfigError, TokenizerError, DuplicateWorkerError, OSError if an address cannot be listened on.
     #[new]
     #[pyo3(signature = (
         router,
@@ -249,17 +249,17 @@ impl Gateway {
         self.admin_port
     }
 
-    /// Add a worker by its URL. Raises DuplicateWorkerError, ConfigError.
+    /// Add a worker by its `url`. Raises DuplicateWorkerError, ConfigError.
     fn add_worker(&self, py: Python<'_>, url: &str) -> PyResult<()> {
         self.with(py, |running| running.add_worker(url).map(drop))
     }
 
-    /// Remove a worker by its URL; requests that run there go on. Raises UnknownWorkerError.
+    /// Remove a worker by its `url`; requests that run there go on. Raises UnknownWorkerError.
     fn remove_worker(&self, py: Python<'_>, url: &str) -> PyResult<()> {
         self.with(py, |running| running.remove_worker(url))
     }
 
-    /// Send a worker nothing new; it finishes what it has. Raises UnknownWorkerError.
+    /// Send a worker, named by its `url`, nothing new; it finishes what it has. Raises UnknownWorkerError.
     fn drain_worker(&self, py: Python<'_>, url: &str) -> PyResult<()> {
         self.with(py, |running| running.drain_worker(url))
     }

@@ -20,6 +20,11 @@ use crate::size;
 /// Which worker holds how much of which prompt. Workers are numbers of the caller's choice.
 ///
 /// All methods may be called from any thread; they take turns.
+///
+/// A new one is empty. block_size: tokens per block, 1..256; text is cut into blocks of 64 bytes.  memory_budget: bytes that it may own, at
+/// least 1 MiB, or text like "64MiB"; None is 256 MiB.  seed: of the hashes; None takes a random one.
+///
+/// Raises ConfigError.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct PrefixIndex {
     index: Arc<core::PrefixIndex>,
@@ -59,12 +64,6 @@ impl State {
 
 #[pymethods]
 impl PrefixIndex {
-    /// Make an empty index.
-    ///
-    /// block_size: tokens per block, 1..256; text is cut into blocks of 64 bytes.  memory_budget: bytes that it may own, at
-    /// least 1 MiB, or text like "64MiB"; None is 256 MiB.  seed: of the hashes; None takes a random one.
-    ///
-    /// Raises ConfigError.
     #[new]
     #[pyo3(signature = (*, block_size = 16, memory_budget = None, seed = None))]
     fn new(
@@ -95,9 +94,10 @@ impl PrefixIndex {
 
     /// Note that a worker holds a prompt: all its whole blocks. May evict what was used longest ago.
     ///
-    /// worker: 0..2**32, at most 65,536 different ones.  prompt, model, salt: as for `Router.route`.
+    /// worker: 0..2**32, at most 65,536 different ones.  prompt, model, salt: as for `Router.route`.  Cost: one hash for each
+    /// block, O(blocks) for what is new.
     ///
-    /// Raises TokenIdError, ConfigError for one worker too many.
+    /// Raises TokenIdError, TypeError for what is no prompt, ConfigError for one worker too many.
     #[pyo3(signature = (worker, prompt, *, model = None, salt = None))]
     fn insert(
         &self,
@@ -121,7 +121,8 @@ impl PrefixIndex {
 
     /// Tell who holds how much of a prompt: (worker, matched_tokens), deepest first; of text, bytes instead of tokens.
     ///
-    /// Workers that hold nothing of it are left out. Raises TokenIdError.
+    /// prompt, model, salt: as for `Router.route`.  Workers that hold nothing of it are left out. Cost: one hash for each
+    /// matched block, O(holders).  Raises TokenIdError, TypeError for what is no prompt.
     #[pyo3(name = "match", signature = (prompt, *, model = None, salt = None))]
     fn find(
         &self,
@@ -147,7 +148,10 @@ impl PrefixIndex {
         Ok(found)
     }
 
-    /// Set the size of a worker's cache in tokens; a smaller one evicts at once. None bounds it by the budget alone.
+    /// Set the size of a worker's cache; a smaller one evicts at once.
+    ///
+    /// worker: as for `insert`.  capacity_tokens: its size in tokens; None bounds it by the budget alone.  Raises ConfigError
+    /// for one worker too many.
     #[pyo3(signature = (worker, capacity_tokens))]
     fn set_capacity(&self, py: Python<'_>, worker: u32, capacity_tokens: Option<u64>) -> PyResult<()> {
         let mut state = self.state.lock();
@@ -156,7 +160,9 @@ impl PrefixIndex {
         Ok(())
     }
 
-    /// Forget all that a worker holds. Nothing happens for one that holds nothing.
+    /// Forget all that a worker holds; nothing happens for one that holds nothing. Cost: O(1) now, a share of later calls.
+    ///
+    /// worker: as for `insert`.
     fn remove_worker(&self, worker: u32) {
         let mut state = self.state.lock();
         if let Some(view) = state.views.remove(&worker) {

@@ -11,7 +11,9 @@ use crate::decision::Decision;
 use crate::error;
 use crate::router::{Arguments, Shared};
 
-/// A booking that completes itself. One request at a time; it can be entered again after it was left.
+/// A booking that completes itself: `Router.lease` makes it, `with` and `async with` give its `Decision`.
+///
+/// One request at a time: RuntimeError if it is entered twice. It can be entered again after it was left.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct Lease {
     shared: Arc<Shared>,

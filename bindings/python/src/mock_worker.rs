@@ -42,7 +42,21 @@ impl MockStats {
 
 /// A simulated worker: OpenAI endpoints, a block-LRU prefix cache, vLLM's metrics. Its thread runs until `close`.
 ///
-/// Use it as a context manager, or close it. All methods may be called from any thread.
+/// It accepts connections when the constructor returns. Use it as a context manager, or close it. All methods may be called
+/// from any thread. DEFAULTS: the values of the arguments that are None, those of one worker of 8 GPUs.
+///
+/// host, port: where it listens; port 0 takes a free one.  model: the one that it serves.  dialect: the engine that it
+/// speaks like: vllm, sglang, trtllm or tgi.  block_size: tokens per block of its cache.  kv_tokens: size of its cache.
+/// prefill_tokens_per_s, step_s, per_sequence_s, per_kv_token_s: speed of the modelled hardware.  max_sequences: that run
+/// at once.  step_token_budget: tokens per step.  default_output_tokens: length of an answer without a limit.  time_scale: multiplies all times, 0.1 is ten times
+/// faster.
+///
+/// kv_events: whether it publishes KV events as vLLM does; its tokens are bytes then, see
+/// `trunkline.testing.write_mock_tokenizer`.  events_port, replay_port: where; port 0 takes a free one.  buffer_steps:
+/// messages that a replay can give.  event_delay_s: messages go out so much later.  drop_events, duplicate_events,
+/// reorder_events: shares of messages, 0..1, that are lost on the way, sent twice, or sent after the next one.
+///
+/// Raises ConfigError, OSError if the address cannot be listened on.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct MockWorker {
     /// Empty once closed.
@@ -80,20 +94,6 @@ impl MockWorker {
         Ok(defaults.unbind())
     }
 
-    /// Start a mock worker; it accepts connections when this returns.
-    ///
-    /// host, port: where it listens; port 0 takes a free one.  model: the one that it serves.  dialect: the engine that it
-    /// speaks like: vllm, sglang, trtllm or tgi.  block_size: tokens per block of its cache.  kv_tokens: size of its cache.
-    /// prefill_tokens_per_s, step_s, per_sequence_s, per_kv_token_s: speed of the modelled hardware.  max_sequences: that run at once.  step_token_budget: tokens per step.
-    /// default_output_tokens: length of an answer without a limit.  time_scale: multiplies all times, 0.1 is ten times
-    /// faster.  What is None is as in `DEFAULTS`.
-    ///
-    /// kv_events: whether it publishes KV events as vLLM does; its tokens are bytes then, see
-    /// `trunkline.testing.write_mock_tokenizer`.  events_port, replay_port: where; port 0 takes a free one.  buffer_steps:
-    /// messages that a replay can give.  event_delay_s: messages go out so much later.  drop_events, duplicate_events,
-    /// reorder_events: shares of messages, 0..1, that are lost on the way, sent twice, or sent after the next one.
-    ///
-    /// Raises ConfigError, OSError if the address cannot be listened on.
     #[new]
     #[pyo3(signature = (
         *,

@@ -171,6 +171,19 @@ fn text_model(model: &str) -> u64 {
 /// Chooses workers for prompts and keeps count of what they were given.
 ///
 /// All methods may be called from any thread. A single decision keeps the GIL, batches release it.
+///
+/// A new one has no workers. policy: kv_aware, prefix_aware, least_outstanding, round_robin or random.  block_size: tokens
+/// per block, 1..256; text is cut into blocks of 64 bytes.  memory_budget: bytes that the index may own, 1 MiB..16 GiB, or
+/// text like "64MiB"; None is 256 MiB, which remember about 10 million blocks.  events_budget: bytes that what workers'
+/// events tell may own, at least 1 MiB; None is 1 GiB.  seed: of the index's hashes, 0..2**64; None takes a random one, so
+/// that nobody can aim at a collision.  placement_seed: of homes, 0..2**64, equal on all replicas.  replicas: routers in
+/// front of the same workers, 1..1000.
+///
+/// Of policy prefix_aware: prefix_length: characters of text (four make a token id) that decide, 1024..65536.
+/// concurrency_threshold: requests in flight from which a worker is left, 1..1024; None takes one relative to the fleet's
+/// mean.
+///
+/// Raises ConfigError.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct Router {
     pub(crate) shared: Arc<Shared>,
@@ -178,16 +191,6 @@ pub(crate) struct Router {
 
 #[pymethods]
 impl Router {
-    /// Make a router without workers.
-    ///
-    /// policy: kv_aware, prefix_aware, least_outstanding, round_robin or random.  block_size: tokens per block, 1..256;
-    /// text is cut into blocks of 64 bytes.  memory_budget: bytes that the index may own, or text like "64MiB"; None is 256 MiB.
-    /// events_budget: bytes that what workers' events tell may own; None is 1 GiB.
-    /// seed: of the index's hashes; None takes a random one, so that nobody can aim at a collision.  placement_seed: of
-    /// homes, equal on all replicas.  replicas: routers in front of the same workers.  prefix_length and
-    /// concurrency_threshold: of policy prefix_aware.
-    ///
-    /// Raises ConfigError.
     #[new]
     #[pyo3(signature = (
         *,
@@ -239,7 +242,7 @@ impl Router {
 
     /// Choose by another policy from now on; what is known of workers and caches stays.
     ///
-    /// policy, prefix_length, concurrency_threshold: as for the constructor.  Raises ConfigError.
+    /// policy, prefix_length, concurrency_threshold: as for `Router`.  Cost: O(workers).  Raises ConfigError.
     #[pyo3(signature = (policy, *, prefix_length = 4096, concurrency_threshold = None))]
     fn set_policy(
         &self,
@@ -257,7 +260,8 @@ impl Router {
     /// Add a worker, healthy and with an empty cache.
     ///
     /// id: its stable name, usually its URL; replicas that use equal ids agree on homes.  url: its endpoint, handed back
-    /// in decisions.  weight: its share of the prompts that nobody holds, 1..64.  capacity_tokens: size of its KV cache.
+    /// in decisions.  weight: its share of the prompts that nobody holds, 1..64.  capacity_tokens: size of its KV cache; None
+    /// leaves it to the memory budget.  Cost: O(workers), as for all changes of the fleet.
     ///
     /// Raises DuplicateWorkerError, ConfigError.
     #[pyo3(signature = (id, *, url = None, weight = 1, capacity_tokens = None))]
@@ -296,7 +300,7 @@ impl Router {
 
     /// Forget a worker's cache, because it restarted or cleared it. What is in flight stays booked.
     ///
-    /// Raises UnknownWorkerError.
+    /// Cost: O(workers), whatever it held.  Raises UnknownWorkerError.
     fn reset_worker(&self, py: Python<'_>, id: &str) -> PyResult<()> {
         self.change(py, id, core::Router::reset_worker)
     }
@@ -323,8 +327,10 @@ impl Router {
     /// Apply one message of a worker's feed of KV events: what its engine stored, evicted or cleared.
     ///
     /// payload: the last frame of a message of vLLM's, SGLang's or TensorRT-LLM's ZMQ publisher.  renderer: of its model, if
-    /// prompts come as rendered text; without one, token ids are matched with token ids.  now: seconds of time.monotonic().  They count once `set_cache_view(id, "events")` says so; messages must come in order, each once: after a
-    /// gap call `forget_events` and replay. Without the GIL. Cost: about 0.3 us for each stored block.
+    /// prompts come as rendered text; without one, token ids are matched with token ids.  now: seconds of time.monotonic().
+    ///
+    /// Events count once `set_cache_view(id, "events")` says so. Messages must come in order, each once: after a gap call
+    /// `forget_events` and replay. Without the GIL. Cost: about 0.3 us for each stored block.
     ///
     /// Raises UnknownWorkerError, PayloadError.
     #[pyo3(signature = (id, payload, *, renderer = None, now = None))]
@@ -348,9 +354,10 @@ impl Router {
         )
     }
 
-    /// Say from where a worker's cache is known: "events", "own" (the decisions of this router) or "none".
+    /// Say from where a worker's cache is known.
     ///
-    /// Own views are kept up in any case. Raises UnknownWorkerError, ConfigError.
+    /// view: "events" (what it told; nothing is cached before it tells any), "own" (the decisions of this router, kept up in
+    /// any case) or "none".  Raises UnknownWorkerError, ConfigError.
     #[pyo3(signature = (id, view))]
     fn set_cache_view(&self, py: Python<'_>, id: &str, view: &str) -> PyResult<()> {
         let view = CacheView::parse(view).map_err(|refused| error::core(py, refused))?;
@@ -376,7 +383,11 @@ impl Router {
     /// `extra_hash` makes it; 0 for nothing.  rendered: the text that the worker's tokenizer gets, from `Renderer.render`,
     /// where events are applied with that renderer.
     ///
-    /// Raises NoWorkerAvailableError, TokenIdError; nothing is booked then.
+    /// Cost: one hash for each block, O(workers) below 64 workers and ten of them from there on; some microseconds in all,
+    /// with the GIL. Waits for nothing, so there is no async twin.
+    ///
+    /// Raises NoWorkerAvailableError, TokenIdError, TypeError for what is no prompt; nothing is booked then. Names in eligible
+    /// and exclude that are not in the fleet are passed over.
     #[pyo3(signature = (
         prompt, *, model = None, salt = None, eligible = None, exclude = None, lora = None, rendered = None, extras = None,
         now = None,
@@ -426,7 +437,7 @@ impl Router {
 
     /// What `route` would choose now and how every candidate scores. Books nothing.
     ///
-    /// Arguments and errors are those of `route`.
+    /// Arguments and errors are those of `route`. Cost: that of `route` and O(candidates) for the rows.
     #[pyo3(signature = (
         prompt, *, model = None, salt = None, eligible = None, exclude = None, lora = None, rendered = None, extras = None,
         now = None,
@@ -458,7 +469,8 @@ impl Router {
 
     /// Who holds how much of a prompt. Books nothing and chooses nobody.
     ///
-    /// Raises TokenIdError.
+    /// Arguments are those of `route`. Takes no lock. Cost: one hash for each matched block, O(holders); about a microsecond
+    /// for 512 tokens.  Raises TokenIdError, TypeError for what is no prompt.
     #[pyo3(signature = (prompt, *, model = None, salt = None, lora = None, rendered = None, extras = None))]
     fn peek(
         &self,
@@ -484,9 +496,10 @@ impl Router {
     /// `peek` for many prompts in one call, without the GIL.
     ///
     /// tokens: all prompts end to end; uint32, int32 or int64, shape (T,).  offsets: int64, shape (N + 1,); prompt i is
-    /// tokens[offsets[i]:offsets[i + 1]].  Neither may be written to meanwhile.
+    /// tokens[offsets[i]:offsets[i + 1]].  Neither may be written to meanwhile.  model, salt: as for `route`, of all of them.
+    /// Cost: that of N calls of `peek`, whose cache misses overlap.
     ///
-    /// Raises ValueError if offsets do not ascend, TokenIdError.
+    /// Raises ValueError if offsets do not ascend, TokenIdError, TypeError for arrays of another kind.
     #[pyo3(signature = (tokens, offsets, *, model = None, salt = None))]
     fn match_batch(
         &self,
@@ -500,8 +513,8 @@ impl Router {
 
     /// `route` for many prompts in one call, without the GIL. Equal to as many calls of `route` in order.
     ///
-    /// tokens, offsets: as in `match_batch`.  Raises what `route` raises and ValueError if offsets do not ascend; nothing
-    /// stays booked then.
+    /// tokens, offsets: as in `match_batch`.  The other arguments are those of `route`, for all of them.  Raises what `route`
+    /// raises and ValueError if offsets do not ascend; nothing stays booked then.
     #[pyo3(signature = (
         tokens, offsets, *, model = None, salt = None, eligible = None, exclude = None, lora = None, now = None,
     ))]
@@ -524,7 +537,8 @@ impl Router {
 
     /// Say that the first token of the answer came; releases the prompt from the worker's queue.
     ///
-    /// Returns whether this was the first time. Raises ValueError for the decision of another router.
+    /// decision: of this router.  now: seconds of time.monotonic().  Returns whether this was the first time; False as well
+    /// once it is completed. Cost: O(1).  Raises ValueError for the decision of another router.
     #[pyo3(signature = (decision, *, now = None))]
     fn first_token(&self, decision: &Bound<'_, Decision>, now: Option<f64>) -> PyResult<bool> {
         let decision = self.shared.own(decision)?;
@@ -533,8 +547,9 @@ impl Router {
 
     /// Say that the request is over, answered or not; releases all that was booked.
     ///
-    /// prompt_tokens, cached_tokens, completion_tokens: what the engine's `usage` said; they correct the router's beliefs.
-    /// Returns whether this was the first time. Raises ValueError for the decision of another router.
+    /// decision: of this router.  prompt_tokens, cached_tokens, completion_tokens: what the engine's `usage` said; they correct
+    /// the router's beliefs.  now: seconds of time.monotonic().  Returns whether this was the first time; a second call does
+    /// nothing. Cost: O(1).  Raises ValueError for the decision of another router.
     #[pyo3(signature = (decision, *, prompt_tokens = None, cached_tokens = None, completion_tokens = None, now = None))]
     fn complete(
         &self,
@@ -554,7 +569,10 @@ impl Router {
         Ok(self.shared.core.complete(decision.id, usage, self.shared.clock.millis(now)?))
     }
 
-    /// `first_token` for many decisions. decisions: uint64, shape (N,), as `RouteBatch.decision`. Returns how many were new.
+    /// `first_token` for many decisions, without the GIL.
+    ///
+    /// decisions: uint64, shape (N,), as `RouteBatch.decision`.  now: as for `first_token`.  Returns how many were new; ids
+    /// that this router never gave are passed over.  Raises TypeError for arrays of another kind.
     #[pyo3(signature = (decisions, *, now = None))]
     fn first_token_batch(
         &self,
@@ -566,7 +584,10 @@ impl Router {
         batch::each(py, decisions, |id| self.shared.core.first_token(id, now))
     }
 
-    /// `complete` for many decisions. decisions: uint64, shape (N,), as `RouteBatch.decision`. Returns how many were new.
+    /// `complete` for many decisions, without the GIL.
+    ///
+    /// decisions: uint64, shape (N,), as `RouteBatch.decision`.  now: as for `complete`.  Returns how many were new; ids that
+    /// this router never gave are passed over.  Raises TypeError for arrays of another kind.
     #[pyo3(signature = (decisions, *, now = None))]
     fn complete_batch(
         &self,
@@ -590,7 +611,7 @@ impl Router {
 
     /// The router that `snapshot` saved, here or in another process, with nothing in flight.
     ///
-    /// It answers as the saved one would; decisions of that one are not its own. now: seconds of time.monotonic(), the
+    /// data: what `snapshot` returned. It answers as the saved one would; decisions of that one are not its own.  now: seconds of time.monotonic(), the
     /// moment from which its uses grow older. Without the GIL. Cost: about 30 ns for each block.
     ///
     /// Raises SnapshotError for anything but a whole snapshot of this version.
@@ -609,7 +630,7 @@ impl Router {
         Ok((py.get_type::<Self>().getattr("restore")?, (self.snapshot(py, None)?,)))
     }
 
-    /// Counters and sizes. Cost: O(workers).
+    /// Counters and sizes, all of one moment. Cost: O(1).
     fn stats(&self, py: Python<'_>) -> PyResult<Stats> {
         Stats::new(py, &self.shared.core.stats())
     }

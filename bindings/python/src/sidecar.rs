@@ -13,7 +13,14 @@ use crate::router::Router;
 
 /// A decision service: one router for many processes, which reach it with `SidecarRouter`. Its threads run until `close`.
 ///
-/// Use it as a context manager, or close it. All methods may be called from any thread; it does not survive a fork.
+/// It listens on a Unix socket, for processes of this user, and accepts connections when the constructor returns. Use it as
+/// a context manager, or close it. All methods may be called from any thread; it does not survive a fork.
+///
+/// router: the one that decides; it can be used here as well.  path: of the socket; one that nobody listens on is
+/// replaced.  max_connections: at once.  frame_timeout_s: how long a question may take to arrive, and an answer to be
+/// taken.  grace_s: how long the bookings of a client that is gone are kept.
+///
+/// Raises ConfigError, OSError.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct Sidecar {
     running: Mutex<Option<sidecar::Sidecar>>,
@@ -22,13 +29,6 @@ pub(crate) struct Sidecar {
 
 #[pymethods]
 impl Sidecar {
-    /// Listen on a Unix socket, for processes of this user; it accepts connections when this returns.
-    ///
-    /// router: the one that decides; it can be used here as well.  path: of the socket; one that nobody listens on is
-    /// replaced.  max_connections: at once.  frame_timeout_s: how long a question may take to arrive, and an answer to be
-    /// taken.  grace_s: how long the bookings of a client that is gone are kept.
-    ///
-    /// Raises OSError.
     #[new]
     #[pyo3(signature = (router, path, *, max_connections = 1024, frame_timeout_s = 5.0, grace_s = 5.0))]
     fn new(

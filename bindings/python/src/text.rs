@@ -63,6 +63,13 @@ pub(crate) fn events_mode(py: Python<'_>, name: &str) -> PyResult<EventsMode> {
 /// Makes of a request's body the text that its worker's tokenizer gets, without tokenizing it.
 ///
 /// Immutable but for its buffers; may be used from any thread, one call at a time each.
+///
+/// directory: of a model: tokenizer.json, tokenizer_config.json, chat_template.jinja.  time_zone: the worker's, for templates that tell the date.  chat_template: a file, instead of the model's own.
+/// chat_template_content_format: auto, string or openai.  chat_template_kwargs: variables for the template, a JSON object.
+/// exclude_unused_tools: whether tool_choice "none" takes the tools away. All as the worker was started. Cost: some
+/// tenths of a second.
+///
+/// Raises ConfigError, TokenizerError if the tokenizer's text is not known to be exact.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct Renderer {
     pub(crate) inner: trunkline_text::Renderer,
@@ -71,14 +78,6 @@ pub(crate) struct Renderer {
 
 #[pymethods]
 impl Renderer {
-    /// Read a model's directory: tokenizer.json, tokenizer_config.json, chat_template.jinja.
-    ///
-    /// time_zone: the worker's, for templates that tell the date.  chat_template: a file, instead of the model's own.
-    /// chat_template_content_format: auto, string or openai.  chat_template_kwargs: variables for the template, a JSON object.
-    /// exclude_unused_tools: whether tool_choice "none" takes the tools away. All as the worker was started. Cost: some
-    /// tenths of a second.
-    ///
-    /// Raises ConfigError, TokenizerError if the tokenizer's text is not known to be exact.
     #[new]
     #[pyo3(signature = (
         directory, *, time_zone = "UTC", chat_template = None, chat_template_content_format = "auto",
@@ -138,7 +137,9 @@ impl Renderer {
         }
     }
 
-    /// The bytes that token ids spell. Raises ValueError for an id that the tokenizer does not have.
+    /// The bytes that token ids spell. Cost: a look-up for each.
+    ///
+    /// ids: of the model's tokenizer.  Raises ValueError for an id that the tokenizer does not have.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a list of int by value")]
     fn spell<'py>(&self, py: Python<'py>, ids: Vec<u32>) -> PyResult<Bound<'py, PyBytes>> {
         let mut bytes = Vec::new();
@@ -149,7 +150,7 @@ impl Renderer {
         }
     }
 
-    /// The bytes that the tokens of a text spell: the text, normalized as the tokenizer does.
+    /// The bytes that the tokens of a text spell: `text`, normalized as the tokenizer does.
     fn canonical<'py>(&self, py: Python<'py>, text: &str) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.inner.canonical(text))
     }
