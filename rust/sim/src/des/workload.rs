@@ -151,6 +151,11 @@ impl WorkloadBuilder {
         self.workload.segment_count - 1
     }
 
+    /// Segments so far.
+    pub(crate) fn segment_count(&self) -> u32 {
+        self.workload.segment_count
+    }
+
     /// Appends new text of this length to `prompt`, cut into segments.
     pub fn extend(&mut self, prompt: &mut Vec<Segment>, mut tokens: u32) {
         while tokens > 0 {
