@@ -67,8 +67,6 @@ pub struct PolicyForecast {
     pub hit_rate: f64,
     /// Time to first token in seconds.
     pub ttft_s: Times,
-    /// Share of the time in which workers compute.
-    pub utilisation: f64,
     /// Most requests of a worker / mean of them.
     pub busiest_over_mean: f64,
     /// Requests that are longer than a worker's cache.
@@ -139,7 +137,6 @@ fn mean(policy: &str, reports: &[Report]) -> Option<PolicyForecast> {
             p99: of(|report| report.ttft_s.p99),
             mean: of(|report| report.ttft_s.mean),
         },
-        utilisation: of(|report| report.utilisation),
         busiest_over_mean: of(|report| report.busiest_over_mean),
         refused: first.refused,
         timeline: first.timeline.iter().map(|bin| (bin.at_s, bin.hit_rate)).collect(),
