@@ -281,9 +281,9 @@ impl Analysis {
 
     fn request(&mut self, request: &LoggedRequest) {
         request.chain_into(&self.hasher, &mut self.hashes, &mut self.names);
-        let known = self.tree.request(&self.names, &request.prompt);
-        self.reuse.request(&self.names);
-        self.sample.request(request, known * BLOCK_BYTES);
+        let generated = request.generated(self.tree.request(&self.names, &request.prompt));
+        self.sample.request(request, generated.end * BLOCK_BYTES);
+        self.reuse.request(&self.names, generated);
         let at_s = self.clock.at(request.at_s);
         if !self.window_is_full {
             self.window.push(request, at_s);

@@ -10,6 +10,7 @@
 //! Sources: Mattson et al., IBM Systems Journal 1970; Waldspurger, Park, Garthwaite and Ahmad, FAST 2015.
 
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 use super::ByName;
 use crate::des::mix;
@@ -33,6 +34,8 @@ pub(super) struct ReuseDistances {
     hits: Vec<f64>,
     first_uses: f64,
     accesses: u64,
+    /// The distance that was measured last.
+    latest: f64,
 }
 
 impl ReuseDistances {
@@ -47,6 +50,7 @@ impl ReuseDistances {
             hits: Vec::new(),
             first_uses: 0.0,
             accesses: 0,
+            latest: 0.0,
         }
     }
 
@@ -55,31 +59,36 @@ impl ReuseDistances {
         (self.threshold as f64 + 1.0) / (u64::MAX as f64 + 1.0)
     }
 
-    /// A prompt, as the names of its blocks. Cost: O(log limit) for each block that is followed.
-    pub(super) fn request(&mut self, blocks: &[u64]) {
+    /// A prompt, as the names of its blocks; `generated` ones were made by the engine right after those before them. Cost: O(log
+    /// limit) for each block that is followed.
+    pub(super) fn request(&mut self, blocks: &[u64], generated: Range<usize>) {
         self.accesses += blocks.len() as u64;
         let weight = 1.0 / self.rate();
-        let followed: Vec<u64> = blocks
-            .iter()
-            .copied()
-            .filter(|&block| self.threshold == u64::MAX || mix(block) < self.threshold)
-            .collect();
-        for block in &followed {
-            match self.last_use.get(block) {
-                None => self.first_uses += weight,
-                Some(&at) => {
-                    let distance = self.in_order.after(at) as f64 * weight;
-                    let bucket = bucket_of(distance as u64);
-                    if self.hits.len() <= bucket {
-                        self.hits.resize(bucket + 1, 0.0);
-                    }
-                    self.hits[bucket] += weight;
+        let is_followed = |block: u64| self.threshold == u64::MAX || mix(block) < self.threshold;
+        let followed: Vec<(usize, u64)> =
+            blocks.iter().copied().enumerate().filter(|&(_, block)| is_followed(block)).collect();
+        for &(at, block) in &followed {
+            match self.last_use.get(&block) {
+                Some(&used) => {
+                    self.latest = self.in_order.after(used) as f64 * weight;
+                    self.hit(self.latest, weight);
                 }
+                // As old as what was used with it, of which the last one looked up is a sample.
+                None if generated.contains(&at) => self.hit(self.latest, weight),
+                None => self.first_uses += weight,
             }
         }
-        for &block in followed.iter().rev() {
+        for &(_, block) in followed.iter().rev() {
             self.touch(block);
         }
+    }
+
+    fn hit(&mut self, distance: f64, weight: f64) {
+        let bucket = bucket_of(distance as u64);
+        if self.hits.len() <= bucket {
+            self.hits.resize(bucket + 1, 0.0);
+        }
+        self.hits[bucket] += weight;
     }
 
     fn touch(&mut self, block: u64) {
@@ -268,7 +277,7 @@ mod tests {
         ) {
             let prompts: Vec<Vec<u64>> = prompts.iter().map(|branches| prompt(branches)).collect();
             let mut distances = ReuseDistances::new(4096);
-            prompts.iter().for_each(|prompt| distances.request(prompt));
+            prompts.iter().for_each(|prompt| distances.request(prompt, 0..0));
             let all: usize = prompts.iter().map(Vec::len).sum();
             let curve = distances.curve();
             for size in 1..64 {
@@ -286,6 +295,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_answer_is_as_old_as_the_prompt_before_it() {
+        let mut distances = ReuseDistances::new(100);
+        distances.request(&[1, 2], 0..0);
+        distances.request(&[11, 12, 13], 0..0);
+        distances.request(&[1, 2, 3, 4], 2..3);
+        let curve = distances.curve();
+        // Three other blocks were used since; before 2 comes 1 as well.
+        let hits = [3, 4, 5, 6].map(|size| (hit_rate(&curve, size) * 9.0).round());
+        assert_eq!((hits, (distances.endless() * 9.0).round()), ([0.0, 1.0, 3.0, 3.0], 3.0));
+    }
+
     /// Prompts of 30 shared blocks of one of 400 prefixes, a few much more popular, and 10 of their own.
     fn shared(count: usize) -> impl Iterator<Item = Vec<u64>> {
         let mut rng = Rng::new(5, 1);
@@ -300,8 +321,8 @@ mod tests {
     fn a_sample_of_fixed_size_is_within_two_points_of_all() {
         let (mut all, mut some) = (ReuseDistances::new(1 << 20), ReuseDistances::new(2000));
         for prompt in shared(4000) {
-            all.request(&prompt);
-            some.request(&prompt);
+            all.request(&prompt, 0..0);
+            some.request(&prompt, 0..0);
         }
         assert!(some.last_use.len() <= 2000 && some.rate() < 0.05, "{}", some.rate());
         assert!((all.endless() - some.endless()).abs() < 0.02, "{} {}", all.endless(), some.endless());

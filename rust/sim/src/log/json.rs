@@ -91,7 +91,7 @@ fn read_body(body: &Fields<'_>) -> Result<LoggedRequest, NoRequest> {
 /// Appends what is asked. `false` if nothing is.
 fn push_prompt(request: &mut LoggedRequest, body: &Fields<'_>) -> bool {
     if let Some(Value::Array(messages)) = value(body, "messages")
-        && text::push_messages(&mut request.prompt, &messages)
+        && text::push_messages(request, &messages)
     {
         return true;
     }
@@ -106,7 +106,7 @@ fn push_one(request: &mut LoggedRequest, prompt: &Value) -> bool {
             true
         }
         Value::Array(items) => match items.first() {
-            Some(Value::Object(_)) => text::push_messages(&mut request.prompt, items),
+            Some(Value::Object(_)) => text::push_messages(request, items),
             Some(Value::Number(_)) => push_ids(request, items),
             Some(first) => push_one(request, first),
             None => false,
@@ -127,7 +127,7 @@ impl LoggedRequest {
     pub(super) fn set_ids(&mut self, ids: &[u32]) {
         self.prompt.clear();
         self.prompt.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
-        self.tools_bytes = 0;
+        (self.tools_bytes, self.answer) = (0, None);
         self.is_tokens = true;
     }
 }
@@ -177,6 +177,22 @@ mod tests {
         ] {
             assert_eq!(prompt(&body).as_deref(), Some(wanted), "{body}");
         }
+    }
+
+    #[test]
+    fn the_last_answer_within_a_chat_is_known() {
+        let message = |role: &str, text: &str| json!({"role": role, "content": text});
+        let (ask, say) = (message("user", "one"), message("assistant", "two"));
+        let read = |messages: Value| request(&json!({ "messages": messages }).to_string()).unwrap();
+        let first = read(json!([ask]));
+        let next = read(json!([ask, say, message("user", "three")]));
+        let answer = next.answer.clone().unwrap();
+        assert_eq!(
+            (&next.prompt[..answer.start], &next.prompt[answer]),
+            (first.prompt.as_slice(), &b"assistant\x1ftwo"[..])
+        );
+        // Nobody asked before the first one, and the last one is still to be continued.
+        assert_eq!([read(json!([say, ask])).answer, read(json!([ask, say])).answer], [None, None]);
     }
 
     #[test]

@@ -12,6 +12,8 @@ mod text;
 mod time;
 mod vllm;
 
+use std::ops::Range;
+
 pub(crate) use time::Clock;
 use trunkline_core::{BlockHash, BlockHasher, Prompt, Root};
 
@@ -31,6 +33,9 @@ pub(crate) struct LoggedRequest {
     pub(crate) prompt: Vec<u8>,
     /// Bytes at its beginning that are the tools and what frames them.
     pub(crate) tools_bytes: usize,
+    /// The last answer that a chat holds, with the role before it: what precedes it was an earlier request's whole prompt, after
+    /// which an engine has kept it.
+    pub(crate) answer: Option<Range<usize>>,
     /// Whether the prompt is token ids, little-endian.
     pub(crate) is_tokens: bool,
     /// When it arrived, in seconds since some beginning.
@@ -42,6 +47,15 @@ pub(crate) struct LoggedRequest {
 }
 
 impl LoggedRequest {
+    /// The blocks behind the first `known` ones that an engine has because it generated them: the answer to an earlier request whose
+    /// prompt it knows.
+    pub(crate) fn generated(&self, known: usize) -> Range<usize> {
+        match &self.answer {
+            Some(answer) if known >= answer.start / BLOCK_BYTES => known..known.max(answer.end / BLOCK_BYTES),
+            _ => known..known,
+        }
+    }
+
     /// Writes the names of the whole blocks to `names`: each stands for all of the prompt up to its end.
     pub(crate) fn chain_into(&self, hasher: &BlockHasher, hashes: &mut Vec<BlockHash>, names: &mut Vec<u64>) {
         let text = [self.prompt.as_slice()];

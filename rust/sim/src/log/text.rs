@@ -4,6 +4,8 @@
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::LoggedRequest;
+
 const UNIT_SEPARATOR: u8 = 0x1f;
 const RECORD_SEPARATOR: u8 = 0x1e;
 /// Before the hash that stands for a part that is no text.
@@ -28,14 +30,15 @@ pub(super) fn push_lead(text: &mut Vec<u8>, lead: &Value) {
     }
 }
 
-/// Appends the messages of a chat, or the items of a Responses conversation. `false` if there are none.
-pub(super) fn push_messages(text: &mut Vec<u8>, messages: &[Value]) -> bool {
+/// Appends the messages of a chat, or the items of a Responses conversation, to the prompt. `false` if there are none.
+pub(super) fn push_messages(request: &mut LoggedRequest, messages: &[Value]) -> bool {
     // Of several conversations the first one counts.
     let messages = match messages.first() {
         Some(Value::Array(first)) => first,
         _ => messages,
     };
-    for message in messages {
+    for (number, message) in messages.iter().enumerate() {
+        let text = &mut request.prompt;
         let Value::Object(fields) = message else {
             text.extend(message.as_str().unwrap_or_default().bytes());
             continue;
@@ -50,7 +53,11 @@ pub(super) fn push_messages(text: &mut Vec<u8>, messages: &[Value]) -> bool {
             content.extend_from_slice(calls.as_bytes());
         }
         let role = fields.get("role").and_then(Value::as_str).unwrap_or_default();
+        let start = text.len();
         push_framed(text, role.as_bytes(), &content);
+        if role == "assistant" && number > 0 && number + 1 < messages.len() {
+            request.answer = Some(start..text.len() - 1);
+        }
     }
     !messages.is_empty()
 }

@@ -1,12 +1,18 @@
 //! Request logs with prompts in them ([`crate::log`] reads their lines) as a workload: blocks of 64 bytes are segments.
 //!
+//! When a chat goes on, its new prompt holds the answer to an earlier one; the worker that generated it has it cached. So a prompt
+//! that continues another one has its segments, then the answer as one segment, then the rest in blocks.
+//!
 //! Times of a log jump as clocks do; [`Clock`] says what becomes of them. Without times, requests arrive at the rate of the options.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::Deserialize;
 use trunkline_core::{BlockHash, BlockHasher};
 
 use super::{Names, Skipped, Trace};
-use crate::des::rng::Rng;
+use crate::des::rng::{Rng, mix};
 use crate::des::{Segment, Turn, Workload, WorkloadBuilder};
 use crate::error::Error;
 use crate::log::{BLOCK_BYTES, Clock, LoggedRequest, NoRequest, Reader};
@@ -41,6 +47,8 @@ pub(crate) struct LogWorkload {
     hasher: BlockHasher,
     builder: WorkloadBuilder,
     names: Names<u64>,
+    /// Requests by their whole prompt.
+    asked: HashMap<u64, u32>,
     /// Blocks of all prompts, and those that were new.
     pub(crate) blocks: usize,
     pub(crate) new_blocks: usize,
@@ -59,6 +67,7 @@ impl LogWorkload {
             options,
             builder: WorkloadBuilder::new(),
             names: Names::new(),
+            asked: HashMap::new(),
             blocks: 0,
             new_blocks: 0,
             drawn_s: 0.0,
@@ -80,27 +89,63 @@ impl LogWorkload {
 
     /// Adds a request that arrived at `at_s` of a [`Clock`].
     pub(crate) fn push(&mut self, request: &LoggedRequest, at_s: Option<f64>) {
-        request.chain_into(&self.hasher, &mut self.hashes, &mut self.chain);
         let before = self.builder.segment_count();
-        let mut prompt: Vec<Segment> = Vec::with_capacity(self.chain.len() + 1);
-        let whole = (BLOCK_BYTES / TOKEN_BYTES) as u32;
-        for &name in &self.chain {
-            prompt.push(Segment { id: self.names.segment(name, &mut self.builder), tokens: whole });
-        }
-        let rest = request.prompt.len() % BLOCK_BYTES;
-        if rest > 0 {
-            // No engine caches a part of a block.
-            let tokens = rest.div_ceil(TOKEN_BYTES) as u32;
-            prompt.push(Segment { id: self.builder.fresh(), tokens });
-        }
+        let prompt = self.segments(request);
+        let answer = self.builder.fresh();
         self.blocks += prompt.len();
         self.new_blocks += (self.builder.segment_count() - before) as usize;
         let is_recorded = *self.is_recorded.get_or_insert(self.options.rate_rps.is_none() && at_s.is_some());
         self.drawn_s += self.rng.exponential(1.0 / self.options.rate_rps.unwrap_or(DEFAULT_RATE_RPS));
         let arrives_s = at_s.filter(|_| is_recorded).unwrap_or(self.drawn_s);
         let output_tokens = request.output_tokens.unwrap_or(self.options.output_tokens);
-        let turn = Turn { prompt: &prompt, output_tokens, answer: None, group: prompt[0].id };
-        self.builder.begin(arrives_s, &turn);
+        let turn = Turn { prompt: &prompt, output_tokens, answer: Some(answer), group: prompt[0].id };
+        let number = self.builder.begin(arrives_s, &turn);
+        self.asked.insert(self.name_of(request, request.prompt.len()), number);
+    }
+
+    /// The prompt: behind an answer that comes back, the segments of the request that it answers, and the answer.
+    fn segments(&mut self, request: &LoggedRequest) -> Vec<Segment> {
+        let history = request.answer.as_ref().and_then(|answer| {
+            let asked = *self.asked.get(&self.name_of(request, answer.start))?;
+            Some((asked, answer.clone()))
+        });
+        let (mut prompt, rest) = match history {
+            None => {
+                request.chain_into(&self.hasher, &mut self.hashes, &mut self.chain);
+                (Vec::with_capacity(self.chain.len() + 1), &request.prompt[..])
+            }
+            Some((asked, answer)) => {
+                let mut prompt = self.builder.prompt(asked).to_vec();
+                let tokens = answer.len().div_ceil(TOKEN_BYTES) as u32;
+                let answered = self.builder.answered(asked, tokens);
+                prompt.extend(answered);
+                let rest = &request.prompt[answer.end..];
+                let mut name = answered.map_or(0, |answer| mix(u64::from(answer.id)));
+                self.chain.clear();
+                self.chain.extend(rest.chunks_exact(BLOCK_BYTES).map(|block| {
+                    name = mix(name ^ self.hasher.hash(block));
+                    name
+                }));
+                (prompt, rest)
+            }
+        };
+        let whole = (BLOCK_BYTES / TOKEN_BYTES) as u32;
+        for &name in &self.chain {
+            prompt.push(Segment { id: self.names.segment(name, &mut self.builder), tokens: whole });
+        }
+        // A part of a block is cached with what is generated behind it, and never else.
+        let part = (rest.len() % BLOCK_BYTES).div_ceil(TOKEN_BYTES) as u32;
+        if part > 0 {
+            prompt.push(Segment { id: self.builder.fresh(), tokens: part });
+        }
+        prompt
+    }
+
+    /// A number for the beginning of a prompt.
+    fn name_of(&self, request: &LoggedRequest, bytes: usize) -> u64 {
+        let mut root = DefaultHasher::new();
+        request.root.hash(&mut root);
+        mix(root.finish() ^ self.hasher.hash(&request.prompt[..bytes]))
     }
 
     /// The workload.
@@ -142,6 +187,28 @@ pub fn request_log(text: &str, options: &LogOptions) -> Result<Trace, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_that_comes_back_is_cached_since_it_was_generated() {
+        let message = |role: &str, text: &str| serde_json::json!({"role": role, "content": text});
+        let mut messages = vec![message("user", &"question ".repeat(50))];
+        let mut lines = Vec::new();
+        for (time, length) in [(1.0, 40), (2.0, 70), (3.0, 0)] {
+            lines.push(serde_json::json!({"timestamp": time, "body": {"messages": messages}}).to_string());
+            messages.push(message("assistant", &"answer ".repeat(length)));
+            messages.push(message("user", &"more ".repeat(30)));
+        }
+        let workload = request_log(&lines.join("\n"), &LogOptions::default()).unwrap().workload;
+        let [a, b, c] = [0, 1, 2].map(|at| &workload.requests()[at]);
+        assert_eq!((a.output_tokens, b.output_tokens, c.output_tokens), (73, 125, 150));
+        for (earlier, later) in [(a, b), (b, c)] {
+            let (prompt, next) = (workload.prompt(earlier), workload.prompt(later));
+            assert_eq!((&next[..prompt.len()], Some(next[prompt.len()].id)), (prompt, earlier.answer));
+        }
+        let known = a.prompt_tokens + a.output_tokens + b.prompt_tokens + b.output_tokens;
+        let all = a.prompt_tokens + b.prompt_tokens + c.prompt_tokens;
+        assert!((workload.ideal_hit_rate() - f64::from(known) / f64::from(all)).abs() < 1e-9);
+    }
 
     #[test]
     fn requests_that_begin_alike_share_segments() {
