@@ -6,6 +6,7 @@ import gzip
 import html.parser
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from trunkline.analyze import page, report
 from trunkline.analyze.spec import Findings, ForecastOptions, Options, run
 from trunkline.analyze.words import quoted
 from trunkline.cli import cli
+from trunkline.simulate.plot import svg
 from trunkline.simulate.spec import profiles
 
 WORDS = "account address billing contact delivery invoice parcel refund service ticket update warranty".split()  # noqa: SIM905
@@ -60,6 +62,12 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     return run(options(), [str(log(tmp_path_factory.mktemp("logs") / "early.jsonl", early=True))])
 
 
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    """Analyse the same requests with the time behind what is shared."""
+    return run(options(), [str(log(tmp_path_factory.mktemp("logs") / "late.jsonl"))])
+
+
 def test_the_planted_divergence_is_found_and_said_in_words(findings: Findings) -> None:
     (advice,) = findings.advice
     assert (advice.kind, advice.templates, advice.requests) == ("timestamp", 8, 200)
@@ -71,8 +79,7 @@ def test_the_planted_divergence_is_found_and_said_in_words(findings: Findings) -
     assert "which may be private" in text
 
 
-def test_moving_it_brings_what_was_promised(findings: Findings, tmp_path: Path) -> None:
-    late = run(options(), [str(log(tmp_path / "late.jsonl"))])
+def test_moving_it_brings_what_was_promised(findings: Findings, late: Findings) -> None:
     assert late.advice == []
     gained = late.ideal_hit_rate - findings.ideal_hit_rate
     assert findings.advice[0].share == pytest.approx(gained, abs=0.03)
@@ -106,6 +113,17 @@ def test_the_page_is_well_formed_and_loads_nothing(findings: Findings) -> None:
 
     Checker().feed(page.page(findings, PROFILE))
     assert open_tags == []
+
+
+def test_what_is_drawn_stays_in_its_frame(late: Findings) -> None:
+    drawn = [svg(chart) for chart in page.charts(late)]
+    assert len(drawn) == 5
+    for chart in drawn:
+        lines = re.findall(r'points="([^"]+)"', chart)
+        assert lines
+        for x, y in (point.split(",") for line in lines for point in line.split()):
+            assert 0 <= float(x) <= 520
+            assert 0 <= float(y) <= 300
 
 
 def test_prompts_can_be_kept_out(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def _head(findings: Findings) -> list[str]:
     files = len(findings.files)
     of = findings.files[0].name if files == 1 else f"{files} files"
     told = "as the log counts them" if findings.bytes_per_token_is_measured else "assumed"
-    out = ["PARTIAL: ended before all was read; figures are of what was."] if findings.partial else []
+    out = ["PARTIAL: ended early; figures are of what was read and simulated until then."] if findings.partial else []
     out.append(
         f"{of}: {findings.requests} requests, {tokens(findings.prompt_tokens)} prompt tokens "
         f"({findings.bytes_per_token:.2f} bytes each, {told})"
