@@ -175,7 +175,7 @@ impl Analysis {
         let quarter = options.memory_bytes / 4;
         let log = LogOptions { rate_rps: options.forecast.rate_rps, ..LogOptions::default() };
         Self {
-            // As the router's own: the seed of homes, so that runs agree.
+            // A fixed seed, so that runs agree.
             hasher: BlockHasher::new(0),
             hashes: Vec::new(),
             names: Vec::new(),
