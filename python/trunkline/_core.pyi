@@ -40,6 +40,7 @@ __all__ = [
     "WorkerView",
     "_SidecarConnection",
     "__version__",
+    "_analyze",
     "_hash_blocks",
     "_profiles",
     "_restore_decision",
@@ -625,6 +626,9 @@ class MockWorker:
 
 def extra_hash(identifier: str, offset: int) -> int: ...
 def jump_hash(key: int, slots: int) -> int: ...
+def _analyze(
+    options: bytes, paths: list[str], *, progress: Callable[[int, int, float], bool | None] | None = None
+) -> bytes: ...
 def _simulate(
     spec: bytes, *, trace: str | None = None, progress: Callable[[int, int], bool | None] | None = None
 ) -> bytes: ...

@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from ._core import __version__
+from .analyze.cli import analyze
 from .command import Failure, Misuse
 from .command import echo_table as _echo_table
 from .command import failures as _failures
@@ -240,6 +241,7 @@ def bench_policy(*, quick: bool, traces_in: Path | None, as_json: bool) -> None:
 
 
 cli.add_command(simulate)
+cli.add_command(analyze)
 
 
 @bench.command("aws16")

@@ -5,6 +5,7 @@
 
 #![expect(clippy::too_many_arguments, reason = "they are keyword arguments in Python")]
 
+mod analyze;
 mod batch;
 mod buffer;
 mod capi;
@@ -28,6 +29,7 @@ mod simulate;
 mod size;
 mod text;
 mod views;
+mod watch;
 
 use pyo3::prelude::*;
 use trunkline_core::{BlockHash, BlockHasher, BlockSource, Root, RouterConfig};
@@ -37,6 +39,8 @@ use trunkline_core::{BlockHash, BlockHasher, BlockSource, Root, RouterConfig};
 mod _core {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::analyze::analyze;
     #[pymodule_export]
     use crate::batch::{MatchBatch, RouteBatch};
     #[pymodule_export]

@@ -1,17 +1,12 @@
 //! `_simulate`: a simulated fleet, described by JSON; `python/trunkline/simulate` gives it types.
 
-use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
-
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::PyBytes;
-use trunkline_sim::des::{Progress, Scenario, Spec};
+use trunkline_sim::des::{Scenario, Spec};
 
 use crate::error;
-
-/// Time between two looks at signals and two reports.
-const REPORT_EVERY: Duration = Duration::from_millis(100);
+use crate::watch::Watch;
 
 /// Run a simulation without the GIL and return its figures as JSON.
 ///
@@ -30,37 +25,15 @@ pub(crate) fn simulate<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let spec = Spec::parse(spec).map_err(|refused| error::simulation(py, refused))?;
-    let mut raised = None;
+    let mut watch = Watch::new(progress);
     let found = py.detach(|| {
-        let mut reported = Instant::now();
         spec.run(trace.as_deref(), |at| {
-            if reported.elapsed() < REPORT_EVERY {
-                return ControlFlow::Continue(());
-            }
-            reported = Instant::now();
-            match Python::attach(|py| goes_on(py, progress.as_ref(), at)) {
-                Ok(true) => ControlFlow::Continue(()),
-                Ok(false) => ControlFlow::Break(()),
-                Err(error) => {
-                    raised = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
+            watch.look(false, |py, progress| progress.call1(py, (at.answered, at.requests)))
         })
     });
-    if let Some(error) = raised {
-        return Err(error);
-    }
+    watch.raised()?;
     let found = found.map_err(|refused| error::simulation(py, refused))?;
     Ok(PyBytes::new(py, &found.to_json()))
-}
-
-/// Lets signal handlers run and asks `progress`.
-fn goes_on(py: Python<'_>, progress: Option<&Py<PyAny>>, at: Progress) -> PyResult<bool> {
-    py.check_signals()?;
-    let Some(progress) = progress else { return Ok(true) };
-    let said = progress.call1(py, (at.answered, at.requests))?;
-    Ok(said.is_none(py) || said.is_truthy(py)?)
 }
 
 /// Names of the policy study's scenarios, each with the name of the trace that it replays, or None.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
-_number = click.FloatRange(min=0, min_open=True)
+positive = click.FloatRange(min=0, min_open=True)
 _count = click.IntRange(min=1)
 _file = click.Path(path_type=Path, dir_okay=False)
 
@@ -78,7 +78,7 @@ def _options(*options: Any) -> Callable[[_Command], _Command]:  # noqa: ANN401 (
     return decorate
 
 
-_worker = _options(
+worker_options = _options(
     click.option(
         "--profile",
         metavar="NAME|FILE",
@@ -87,8 +87,8 @@ _worker = _options(
     ),
     click.option("--kv-tokens", type=click.IntRange(min=128), help="Tokens that fit its KV cache."),
     click.option("--host-tokens", type=click.IntRange(min=0), help="Tokens that fit its tier in host memory."),
-    click.option("--prefill-tokens-per-s", type=_number, help="Uncached prompt tokens that it computes per second."),
-    click.option("--step-ms", type=_number, help="Its decode step at batch 1."),
+    click.option("--prefill-tokens-per-s", type=positive, help="Uncached prompt tokens that it computes per second."),
+    click.option("--step-ms", type=positive, help="Its decode step at batch 1."),
     click.option("--max-sequences", type=_count, help="Sequences that run at once."),
     click.option("--step-token-budget", type=_count, help="Tokens computed per step."),
     click.option(
@@ -99,7 +99,7 @@ _worker = _options(
     ),
     click.option("--gpus", type=_count, help="GPUs of a worker, for the cost."),
 )
-_policies = click.option(
+policies_option = click.option(
     "--policy",
     "policies",
     multiple=True,
@@ -108,8 +108,8 @@ _policies = click.option(
     "sagemaker, chwbl, cache_aware, llm_d, dynamo, preble, lmetric, e1, e1_lean, ect, ect2 as models of others "
     "[default: random and kv_aware].",
 )
-_seeds = click.option("--seeds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Runs of each.")
-_price = click.option("--gpu-hour-price", type=_number, metavar="MONEY", help="Price of a GPU for an hour.")
+seeds_option = click.option("--seeds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Runs of each.")
+_price = click.option("--gpu-hour-price", type=positive, metavar="MONEY", help="Price of a GPU for an hour.")
 
 
 @click.group("simulate", cls=_DefaultGroup, no_args_is_help=True)
@@ -130,7 +130,7 @@ def simulate() -> None:
 
 @simulate.command("run")
 @click.argument("traffic")
-@_policies
+@policies_option
 @click.option("--workers", type=click.IntRange(1, 4096), help="Workers [default: 7].")
 @click.option("--speeds", type=_Numbers(), metavar="LIST", help="Speed of the first workers, like 0.5,1,0.4.")
 @click.option("--routers", type=click.IntRange(1, 64), help="Routers in front of them [default: 1].")
@@ -177,11 +177,11 @@ def simulate() -> None:
     metavar="SECOND:WORKERS",
     help="Change the number of workers under way.",
 )
-@_worker
-@click.option("--rate", "rate_rps", type=_number, help="Requests per second [default: the traffic's own].")
+@worker_options
+@click.option("--rate", "rate_rps", type=positive, help="Requests per second [default: the traffic's own].")
 @click.option("--requests", type=_count, help="Requests [default: the traffic's own].")
 @click.option(
-    "--load", "loads", type=_number, multiple=True, help="Multiplies the rate; several times for a sweep [default: 1]."
+    "--load", "loads", type=positive, multiple=True, help="Multiplies the rate; several times for a sweep [default: 1]."
 )
 @click.option(
     "--set",
@@ -201,7 +201,7 @@ def simulate() -> None:
     metavar="DIR",
     help="Folder with the traces that scenarios replay.",
 )
-@_seeds
+@seeds_option
 @_price
 @click.option("--plot", "plots", type=_file, multiple=True, metavar="FILE", help="Draw an HTML page into this file.")
 @json_option
@@ -273,7 +273,7 @@ def simulate_fit(page: str, *, since: str | None, profile: str, as_json: bool) -
 
 
 @simulate.command("scale")
-@_policies
+@policies_option
 @click.option(
     "--sizes",
     type=_Numbers(",", 3, whole=True),
@@ -286,7 +286,7 @@ def simulate_fit(page: str, *, since: str | None, profile: str, as_json: bool) -
     "--traffic", type=click.Choice(["chat", "header"]), multiple=True, default=["chat", "header"], show_default=True
 )
 @click.option("--profile", metavar="NAME|FILE", help="Worker [default: llama-70b-8xh100].")
-@_seeds
+@seeds_option
 @json_option
 def simulate_scale(
     *,

@@ -39,6 +39,8 @@ class Chart:
     x: str
     y: str
     series: list[Series] = field(default_factory=list)
+    logarithmic: bool = False
+    """Whether x, above 0, is."""
 
 
 def charts(comparison: Comparison) -> list[Chart]:
@@ -104,8 +106,15 @@ def page(comparison: Comparison) -> str:
     """Return the page."""
     from .report import as_text  # noqa: PLC0415 (only pages hold the table)
 
-    title = html.escape(f"trunkline simulate {comparison.traffic}")
     figures = "\n".join(svg(chart) for chart in charts(comparison))
+    return document(
+        f"trunkline simulate {comparison.traffic}", f"<pre>{html.escape(as_text(comparison))}</pre>\n{figures}"
+    )
+
+
+def document(title: str, body: str) -> str:
+    """Return a page with this title (plain text) and this body (HTML)."""
+    title = html.escape(title)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
 body {{ font: 14px system-ui, sans-serif; margin: 2em auto; max-width: 1120px; color: #222; background: #fff }}
@@ -113,8 +122,7 @@ pre {{ overflow-x: auto; background: #f6f6f6; padding: 1em }}
 figure {{ display: inline-block; margin: 0 1em 1.5em 0; vertical-align: top }}
 figcaption {{ font-weight: 600; margin-bottom: .3em }}
 svg text {{ font-size: 11px; fill: #444 }}
-</style></head><body><h1>{title}</h1><pre>{html.escape(as_text(comparison))}</pre>
-{figures}
+</style></head><body><h1>{title}</h1>{body}
 </body></html>
 """
 
@@ -130,7 +138,9 @@ def svg(chart: Chart) -> str:
     top = math.ceil(top / step) * step
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across = (x - low) / (high - low) if high > low else 0.5
+        across = 0.5
+        if high > low:
+            across = math.log(x / low) / math.log(high / low) if chart.logarithmic else (x - low) / (high - low)
         return _LEFT + across * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - y / top * (_HEIGHT - _TOP - _BOTTOM)
 
     out = [f"<figure><figcaption>{html.escape(chart.title)}</figcaption>"]
@@ -140,7 +150,7 @@ def svg(chart: Chart) -> str:
         out.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
         out.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick * step:g}</text>')
     for share in (0.0, 0.5, 1.0):
-        value = low + share * (high - low)
+        value = low * (high / low) ** share if chart.logarithmic else low + share * (high - low)
         x, _ = place(value, 0.0)
         out.append(f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle">{value:.3g}</text>')
     out.append(f'<text x="{_LEFT}" y="{_TOP - 3}">{html.escape(chart.y)}</text>')

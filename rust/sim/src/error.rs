@@ -32,7 +32,7 @@ pub enum Error {
     #[error("not a simulation: {0}")]
     Spec(String),
     /// A trace or a log cannot be read.
-    #[error("line {line}: {problem}")]
+    #[error("{}{problem}", at_line(*line))]
     Trace {
         /// Number of the line, from 1; 0 for the file as a whole.
         line: usize,
@@ -42,4 +42,9 @@ pub enum Error {
     /// The worker's thread or its event loop could not be created.
     #[error("cannot start the worker's thread")]
     Thread(#[source] io::Error),
+}
+
+/// Names a line, if it is one.
+fn at_line(line: usize) -> String {
+    if line == 0 { String::new() } else { format!("line {line}: ") }
 }

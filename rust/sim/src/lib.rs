@@ -11,6 +11,7 @@
 //! to real fleets, absolute times do not. Not modelled: pre-emption, speculative decoding, split prefill and decode,
 //! a tokenizer ([`tokens`] documents the stand-in, [`byte_tokens`] that of workers that publish KV events).
 
+pub mod analyze;
 mod api;
 pub mod byte_tokens;
 pub mod cache;
@@ -22,6 +23,7 @@ pub mod engine;
 mod error;
 mod events;
 mod histogram;
+mod log;
 mod step;
 pub mod tokens;
 mod worker;

@@ -59,19 +59,7 @@ impl Policy for Watched {
 }
 
 fn policy_named(name: &str, workers: usize, profile: &Profile, workload: &Workload) -> Box<dyn Policy> {
-    let options = PolicyOptions {
-        routers: 1,
-        gossip_s: None,
-        events: false,
-        host_events: true,
-        event_delay_s: 0.02,
-        poll_s: 0.05,
-        kv_tokens: profile.kv_tokens,
-        segments: workload.segment_count(),
-        prefix_length: None,
-        concurrency_threshold: None,
-        seed: 1,
-    };
+    let options = PolicyOptions::one_router(profile, workload, 1);
     policies::named(name, workers, &options).expect("a known name")
 }
 

@@ -40,6 +40,7 @@ pub use policy::{Arrival, CacheChange, Outcome, Policy};
 pub use profile::Profile;
 pub use report::{Bin, Report, Times, WorkerReport};
 pub use rng::Rng;
+pub(crate) use rng::mix;
 pub use run::{Answer, Progress, Simulation};
 pub use scenarios::{Needs, Scenario};
 pub use spec::{Compare, Found, Source, Spec};

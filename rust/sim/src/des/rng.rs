@@ -51,7 +51,7 @@ impl Rng {
 
 /// The finaliser of splitmix64: spreads numbers that are alike.
 #[inline]
-pub(crate) fn mix(value: u64) -> u64 {
+pub(crate) const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)

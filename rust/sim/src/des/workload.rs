@@ -151,6 +151,23 @@ impl WorkloadBuilder {
         self.workload.segment_count - 1
     }
 
+    /// The prompt of a request so far.
+    pub(crate) fn prompt(&self, request: u32) -> &[Segment] {
+        self.workload.prompt(&self.workload.requests[request as usize])
+    }
+
+    /// Says how long the answer to a request became; returns it as a segment, if it has one.
+    pub(crate) fn answered(&mut self, request: u32, output_tokens: u32) -> Option<Segment> {
+        let request = &mut self.workload.requests[request as usize];
+        request.output_tokens = output_tokens.max(1);
+        request.answer.map(|id| Segment { id, tokens: request.output_tokens })
+    }
+
+    /// Segments so far.
+    pub(crate) fn segment_count(&self) -> u32 {
+        self.workload.segment_count
+    }
+
     /// Appends new text of this length to `prompt`, cut into segments.
     pub fn extend(&mut self, prompt: &mut Vec<Segment>, mut tokens: u32) {
         while tokens > 0 {

@@ -2,7 +2,9 @@
 
 use super::book::{Book, Booking, Load};
 use super::index::{Index, MAX_WORKERS, Source};
-use crate::des::{Arrival, CacheChange, Fleet, Outcome, Policy, Rng, Segment, WorkerStatus};
+use crate::des::{
+    Arrival, CacheChange, Fleet, Outcome, Policy, Profile, Rng, Segment, WorkerStatus, Workload,
+};
 use crate::error::Error;
 
 /// What a rule has to know of the traffic and of how it is informed.
@@ -30,6 +32,26 @@ pub struct PolicyOptions {
     pub concurrency_threshold: Option<u32>,
     /// Of chance.
     pub seed: u64,
+}
+
+impl PolicyOptions {
+    /// One router that knows the caches from its own decisions; where a rule has events and metrics, they are as old as usual.
+    #[must_use]
+    pub fn one_router(profile: &Profile, workload: &Workload, seed: u64) -> Self {
+        Self {
+            routers: 1,
+            gossip_s: None,
+            events: false,
+            host_events: true,
+            event_delay_s: 0.02,
+            poll_s: 0.05,
+            kv_tokens: profile.kv_tokens,
+            segments: workload.segment_count(),
+            prefix_length: None,
+            concurrency_threshold: None,
+            seed,
+        }
+    }
 }
 
 /// What a rule looks at for one request.

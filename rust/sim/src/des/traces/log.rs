@@ -1,22 +1,23 @@
-//! Request logs with prompts in them: OpenAI's requests as JSON lines, and what vLLM logs with `--enable-log-requests`.
+//! Request logs with prompts in them ([`crate::log`] reads their lines) as a workload: blocks of 64 bytes are segments.
 //!
-//! Prompts are text, cut into blocks of 64 bytes (16 tokens at 4 bytes each), named by all of the text up to their end. A
-//! JSON line is a request body, or has one under `body` or `request`; its time is under `timestamp`, `time`, `ts` or `created`
-//! (seconds, or milliseconds if above 10^11), the length of its answer under `usage.completion_tokens` (also below
-//! `response` or `response.body`). Without times, requests arrive at the rate of the options.
+//! When a chat goes on, its new prompt holds the answer to an earlier one; the worker that generated it has it cached. So a prompt
+//! that continues another one has its segments, then the answer as one segment, then the rest in blocks.
+//!
+//! Times of a log jump as clocks do; [`Clock`] says what becomes of them. Without times, requests arrive at the rate of the options.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::Deserialize;
-
-use serde_json::Value;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use trunkline_core::{BlockHash, BlockHasher};
 
 use super::{Names, Skipped, Trace};
-use crate::des::rng::Rng;
-use crate::des::{Segment, Turn, WorkloadBuilder};
+use crate::des::rng::{Rng, mix};
+use crate::des::{Segment, Turn, Workload, WorkloadBuilder};
 use crate::error::Error;
+use crate::log::{BLOCK_BYTES, Clock, LoggedRequest, NoRequest, Reader};
 
-/// Bytes of a block of text, and of a token.
-const BLOCK_BYTES: usize = 64;
+/// Bytes of a token of text, and of a token id.
 const TOKEN_BYTES: usize = 4;
 
 /// How to read what a log leaves open.
@@ -39,140 +40,175 @@ impl Default for LogOptions {
     }
 }
 
-#[derive(Debug, PartialEq)]
-struct Row {
-    text: String,
-    at_s: Option<f64>,
-    output_tokens: Option<u32>,
+/// Makes a workload of logged requests, one by one. Memory: 8 bytes for each block of a prompt, and some 40 for each that is new.
+pub(crate) struct LogWorkload {
+    options: LogOptions,
+    rng: Rng,
+    hasher: BlockHasher,
+    builder: WorkloadBuilder,
+    names: Names<u64>,
+    /// Requests by their whole prompt.
+    asked: HashMap<u64, u32>,
+    /// Blocks of all prompts, and those that were new.
+    pub(crate) blocks: usize,
+    pub(crate) new_blocks: usize,
+    drawn_s: f64,
+    /// Whether times are those of the log; the first request decides.
+    is_recorded: Option<bool>,
+    hashes: Vec<BlockHash>,
+    chain: Vec<u64>,
 }
+
+impl LogWorkload {
+    pub(crate) fn new(options: LogOptions) -> Self {
+        Self {
+            rng: Rng::new(options.seed, 7),
+            hasher: BlockHasher::new(0),
+            options,
+            builder: WorkloadBuilder::new(),
+            names: Names::new(),
+            asked: HashMap::new(),
+            blocks: 0,
+            new_blocks: 0,
+            drawn_s: 0.0,
+            is_recorded: None,
+            hashes: Vec::new(),
+            chain: Vec::new(),
+        }
+    }
+
+    /// Requests so far.
+    pub(crate) fn len(&self) -> usize {
+        self.builder.len()
+    }
+
+    /// Whether requests arrive at the times of the log.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.is_recorded.unwrap_or(false)
+    }
+
+    /// Adds a request that arrived at `at_s` of a [`Clock`].
+    pub(crate) fn push(&mut self, request: &LoggedRequest, at_s: Option<f64>) {
+        let before = self.builder.segment_count();
+        let prompt = self.segments(request);
+        let answer = self.builder.fresh();
+        self.blocks += prompt.len();
+        self.new_blocks += (self.builder.segment_count() - before) as usize;
+        let is_recorded = *self.is_recorded.get_or_insert(self.options.rate_rps.is_none() && at_s.is_some());
+        self.drawn_s += self.rng.exponential(1.0 / self.options.rate_rps.unwrap_or(DEFAULT_RATE_RPS));
+        let arrives_s = at_s.filter(|_| is_recorded).unwrap_or(self.drawn_s);
+        let output_tokens = request.output_tokens.unwrap_or(self.options.output_tokens);
+        let turn = Turn { prompt: &prompt, output_tokens, answer: Some(answer), group: prompt[0].id };
+        let number = self.builder.begin(arrives_s, &turn);
+        self.asked.insert(self.name_of(request, request.prompt.len()), number);
+    }
+
+    /// The prompt: behind an answer that comes back, the segments of the request that it answers, and the answer.
+    fn segments(&mut self, request: &LoggedRequest) -> Vec<Segment> {
+        let history = request.answer.as_ref().and_then(|answer| {
+            let asked = *self.asked.get(&self.name_of(request, answer.start))?;
+            Some((asked, answer.clone()))
+        });
+        let (mut prompt, rest) = match history {
+            None => {
+                request.chain_into(&self.hasher, &mut self.hashes, &mut self.chain);
+                (Vec::with_capacity(self.chain.len() + 1), &request.prompt[..])
+            }
+            Some((asked, answer)) => {
+                let mut prompt = self.builder.prompt(asked).to_vec();
+                let tokens = answer.len().div_ceil(TOKEN_BYTES) as u32;
+                let answered = self.builder.answered(asked, tokens);
+                prompt.extend(answered);
+                let rest = &request.prompt[answer.end..];
+                let mut name = answered.map_or(0, |answer| mix(u64::from(answer.id)));
+                self.chain.clear();
+                self.chain.extend(rest.chunks_exact(BLOCK_BYTES).map(|block| {
+                    name = mix(name ^ self.hasher.hash(block));
+                    name
+                }));
+                (prompt, rest)
+            }
+        };
+        let whole = (BLOCK_BYTES / TOKEN_BYTES) as u32;
+        for &name in &self.chain {
+            prompt.push(Segment { id: self.names.segment(name, &mut self.builder), tokens: whole });
+        }
+        // A part of a block is cached with what is generated behind it, and never else.
+        let part = (rest.len() % BLOCK_BYTES).div_ceil(TOKEN_BYTES) as u32;
+        if part > 0 {
+            prompt.push(Segment { id: self.builder.fresh(), tokens: part });
+        }
+        prompt
+    }
+
+    /// A number for the beginning of a prompt.
+    fn name_of(&self, request: &LoggedRequest, bytes: usize) -> u64 {
+        let mut root = DefaultHasher::new();
+        request.root.hash(&mut root);
+        mix(root.finish() ^ self.hasher.hash(&request.prompt[..bytes]))
+    }
+
+    /// The workload.
+    pub(crate) fn build(self) -> Workload {
+        self.builder.build()
+    }
+}
+
+/// Requests per second of a log without times.
+pub(crate) const DEFAULT_RATE_RPS: f64 = 10.0;
 
 /// Reads a log.
 ///
 /// # Errors
 /// [`Error::Trace`] if no line can be read.
 pub fn request_log(text: &str, options: &LogOptions) -> Result<Trace, Error> {
-    let (mut rows, mut skipped) = (Vec::new(), Skipped::default());
+    let (mut reader, mut clock, mut skipped) = (Reader::default(), Clock::default(), Skipped::default());
+    let mut workload = LogWorkload::new(options.clone());
+    let limit = options.limit.unwrap_or(usize::MAX);
+    let mut found = |request: LoggedRequest, workload: &mut LogWorkload| {
+        if workload.len() < limit {
+            workload.push(&request, clock.at(request.at_s));
+        }
+    };
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        if rows.len() >= options.limit.unwrap_or(usize::MAX) {
+        if workload.len() >= limit {
             break;
         }
-        let read = if line.trim_start().starts_with('{') { json_row(line) } else { vllm_row(line) };
-        match read {
-            Ok(row) => rows.push(row),
-            Err(problem) => skipped.add(at + 1, problem),
+        match reader.line(line, &mut |request| found(request, &mut workload)) {
+            Ok(()) => {}
+            Err(NoRequest::Aside) => skipped.add(at + 1, "no request"),
+            Err(NoRequest::Broken(problem)) => skipped.add(at + 1, problem),
         }
     }
-    let recorded = options.rate_rps.is_none() && rows.iter().all(|row| row.at_s.is_some());
-    let first_s = rows.iter().filter_map(|row| row.at_s).fold(f64::INFINITY, f64::min);
-    let rate = options.rate_rps.unwrap_or(10.0);
-    let (mut rng, mut builder, mut names) = (Rng::new(options.seed, 7), WorkloadBuilder::new(), Names::new());
-    let mut drawn_s = 0.0;
-    for row in rows {
-        drawn_s += rng.exponential(1.0 / rate);
-        let at_s = row.at_s.filter(|_| recorded).map_or(drawn_s, |at_s| at_s - first_s);
-        let mut before = 0;
-        let prompt: Vec<Segment> = (row.text.as_bytes().chunks(BLOCK_BYTES))
-            .map(|block| {
-                before = xxh3_64_with_seed(block, before);
-                let tokens = block.len().div_ceil(TOKEN_BYTES) as u32;
-                Segment { id: names.segment(before, &mut builder), tokens }
-            })
-            .collect();
-        let output_tokens = row.output_tokens.unwrap_or(options.output_tokens);
-        let turn = Turn { prompt: &prompt, output_tokens, answer: None, group: prompt[0].id };
-        builder.begin(at_s, &turn);
-    }
-    Trace::of(builder, skipped)
-}
-
-fn json_row(line: &str) -> Result<Row, String> {
-    let row: Value = serde_json::from_str(line).map_err(|problem| problem.to_string())?;
-    let body = ["body", "request"].iter().find_map(|key| row.get(key)).unwrap_or(&row);
-    // OpenAI's logs may hold the body as a string.
-    let parsed;
-    let body = match body.as_str() {
-        Some(text) => {
-            parsed = serde_json::from_str::<Value>(text).map_err(|problem| problem.to_string())?;
-            &parsed
-        }
-        None => body,
-    };
-    let text = prompt_text(body).ok_or("no messages, prompt or input")?;
-    if text.is_empty() {
-        return Err("an empty prompt".into());
-    }
-    let time = ["timestamp", "time", "ts", "created"].iter().find_map(|key| row.get(key)?.as_f64());
-    let at_s =
-        time.filter(|time| time.is_finite()).map(|time| if time > 1e11 { time / 1000.0 } else { time });
-    let answers =
-        [Some(&row), row.get("response"), row.get("response").and_then(|answer| answer.get("body"))];
-    let counted =
-        answers.into_iter().flatten().find_map(|answer| answer.get("usage")?.get("completion_tokens"));
-    let asked = || body.get("max_completion_tokens").or_else(|| body.get("max_tokens"));
-    let output_tokens = counted.or_else(asked).and_then(Value::as_u64);
-    Ok(Row { text, at_s, output_tokens: output_tokens.map(|tokens| tokens.min(1 << 20) as u32) })
-}
-
-/// The text of messages, each behind its role, or of a completion's prompt.
-fn prompt_text(body: &Value) -> Option<String> {
-    let one = |value: &Value| value.as_str().map(str::to_owned);
-    if let Some(messages) = body.get("messages").and_then(Value::as_array) {
-        let mut text = String::new();
-        for message in messages {
-            text.push_str(message.get("role").and_then(Value::as_str).unwrap_or("user"));
-            text.push('\n');
-            match message.get("content") {
-                Some(Value::Array(parts)) => {
-                    let parts = parts.iter().filter_map(|part| part.get("text")?.as_str());
-                    parts.for_each(|part| text.push_str(part));
-                }
-                Some(content) => text.push_str(content.as_str().unwrap_or_default()),
-                None => {}
-            }
-            text.push('\n');
-        }
-        return Some(text);
-    }
-    let prompt = body.get("prompt").or_else(|| body.get("input"))?;
-    match prompt {
-        Value::Array(prompts) => prompts.first().and_then(one),
-        other => one(other),
-    }
-}
-
-/// `INFO 11-30 12:00:01 [logger.py:43] Received request cmpl-1: prompt: 'text', params: SamplingParams(..., max_tokens=16, ...`
-fn vllm_row(line: &str) -> Result<Row, String> {
-    let (head, rest) =
-        line.split_once(" Received request ").ok_or("neither JSON nor a request that vLLM logged")?;
-    let (_, rest) = rest.split_once("prompt: ").ok_or("vLLM logged no prompt")?;
-    let quote =
-        rest.chars().next().filter(|quote| matches!(quote, '\'' | '"')).ok_or("vLLM logged no prompt")?;
-    let (text, params) = rest[1..].rsplit_once(&format!("{quote}, params: ")).ok_or("a cut line")?;
-    let after = |key: &str| params.split_once(key).map(|(_, rest)| rest);
-    let digits =
-        after("max_tokens=").map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or(""));
-    if text.is_empty() {
-        return Err("an empty prompt".into());
-    }
-    Ok(Row {
-        text: text.to_owned(),
-        at_s: head.split_whitespace().find_map(clock_s),
-        output_tokens: digits.and_then(|digits| digits.parse().ok()),
-    })
-}
-
-/// Seconds of the day of `12:34:56`.
-fn clock_s(word: &str) -> Option<f64> {
-    let parts: Vec<f64> = word.split(':').map(str::parse).collect::<Result<_, _>>().ok()?;
-    match parts[..] {
-        [hours, minutes, seconds] => Some(hours * 3600.0 + minutes * 60.0 + seconds),
-        _ => None,
-    }
+    reader.end(&mut |request| found(request, &mut workload));
+    Trace::of(workload.builder, skipped)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_that_comes_back_is_cached_since_it_was_generated() {
+        let message = |role: &str, text: &str| serde_json::json!({"role": role, "content": text});
+        let mut messages = vec![message("user", &"question ".repeat(50))];
+        let mut lines = Vec::new();
+        for (time, length) in [(1.0, 40), (2.0, 70), (3.0, 0)] {
+            lines.push(serde_json::json!({"timestamp": time, "body": {"messages": messages}}).to_string());
+            messages.push(message("assistant", &"answer ".repeat(length)));
+            messages.push(message("user", &"more ".repeat(30)));
+        }
+        let workload = request_log(&lines.join("\n"), &LogOptions::default()).unwrap().workload;
+        let [a, b, c] = [0, 1, 2].map(|at| &workload.requests()[at]);
+        assert_eq!((a.output_tokens, b.output_tokens, c.output_tokens), (73, 125, 150));
+        for (earlier, later) in [(a, b), (b, c)] {
+            let (prompt, next) = (workload.prompt(earlier), workload.prompt(later));
+            assert_eq!((&next[..prompt.len()], Some(next[prompt.len()].id)), (prompt, earlier.answer));
+        }
+        let known = a.prompt_tokens + a.output_tokens + b.prompt_tokens + b.output_tokens;
+        let all = a.prompt_tokens + b.prompt_tokens + c.prompt_tokens;
+        assert!((workload.ideal_hit_rate() - f64::from(known) / f64::from(all)).abs() < 1e-9);
+    }
 
     #[test]
     fn requests_that_begin_alike_share_segments() {
@@ -191,24 +227,5 @@ mod tests {
         let [a, b] = [0, 1].map(|at| trace.workload.prompt(&requests[at]));
         let shared = a.iter().zip(b).take_while(|(a, b)| a == b).count();
         assert_eq!((shared, a.len()), (9, 10));
-    }
-
-    #[test]
-    fn completions_and_bodies_as_strings_are_read() {
-        let row =
-            json_row(r#"{"request": "{\"prompt\": [\"abc\"], \"max_tokens\": 5}", "created": 12}"#).unwrap();
-        assert_eq!(row, Row { text: "abc".into(), at_s: Some(12.0), output_tokens: Some(5) });
-        for bad in ["{}", r#"{"prompt": ""}"#, r#"{"prompt": 5}"#, r#"{"body": "{"}"#] {
-            assert!(json_row(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn what_vllm_logs_is_read() {
-        let line = "INFO 11-30 12:00:01 [logger.py:43] Received request cmpl-1: prompt: 'Say \\'hi\\'', params: \
-                    SamplingParams(n=1, max_tokens=16, min_tokens=0), prompt_token_ids: None";
-        let row = vllm_row(line).unwrap();
-        assert_eq!((row.at_s, row.output_tokens, &row.text[..3]), (Some(43_201.0), Some(16), "Say"));
-        assert!(vllm_row("INFO: 127.0.0.1 - \"POST /v1/completions HTTP/1.1\" 200 OK").is_err());
     }
 }

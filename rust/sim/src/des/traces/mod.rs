@@ -12,6 +12,7 @@ use super::{Workload, WorkloadBuilder};
 use crate::error::Error;
 
 pub use agentic::{AgenticOptions, agentic};
+pub(crate) use log::{DEFAULT_RATE_RPS, LogWorkload};
 pub use log::{LogOptions, request_log};
 pub use mooncake::{MooncakeOptions, mooncake};
 
