@@ -26,6 +26,7 @@ mod sidecar;
 mod simulate;
 mod size;
 mod text;
+mod trial;
 mod views;
 
 use pyo3::prelude::*;
