@@ -135,8 +135,8 @@ impl<'a> Located<'a> {
         self.prompt_cache_key.as_deref()
     }
 
-    /// A hash that all turns of a conversation have in common: of everything up to its first user message. Of a prompt that is
-    /// no conversation, the hash of its first 4,096 characters. `None` without a prompt. Cost: O(bytes).
+    /// A hash that all turns of a conversation have in common: of everything up to and with its first user message. Of a prompt
+    /// that is no conversation, the hash of its first 4,096 characters. `None` without a prompt. Cost: O(bytes).
     pub(crate) fn conversation_hash(&self, seed: u64) -> Option<u64> {
         let Found::Text(pieces) = &self.prompt else {
             return self.with_prompt(|prompt| prompt.head_hash(self.root(None), seed, HEAD));
@@ -146,7 +146,7 @@ impl<'a> Located<'a> {
         let end = user.and_then(|at| {
             slices[at..].iter().position(|slice| *slice == text::RECORD_SEPARATOR).map(|length| at + length)
         });
-        let (head, length) = match end.filter(|_| self.is_chat) {
+        let (head, length) = match end {
             Some(end) => (&slices[..end], usize::MAX),
             None => (&slices[..], HEAD),
         };

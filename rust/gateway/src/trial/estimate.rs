@@ -80,7 +80,8 @@ impl Estimate {
         Self { value, low: None, high: None }
     }
 
-    fn within(self, low: f64, high: f64) -> Self {
+    /// With bounds no farther out than the figure can be.
+    pub(crate) fn within(self, low: f64, high: f64) -> Self {
         let clamp = |bound: Option<f64>| bound.map(|bound| bound.clamp(low, high));
         Self { low: clamp(self.low), high: clamp(self.high), ..self }
     }

@@ -177,7 +177,7 @@ impl Figures {
 
     /// Timed requests in at most so many seconds, to within a bin.
     pub(crate) fn timed_within(&self, seconds: f64) -> u64 {
-        self.below(seconds).iter().map(|pair| pair.0).sum::<f64>().round() as u64
+        Times::of(self).below(seconds).iter().map(|pair| pair.0).sum::<f64>().round() as u64
     }
 
     /// Groups with requests.
@@ -191,12 +191,12 @@ impl Figures {
 
     /// Cached tokens of prompt tokens, as engines reported them.
     pub(crate) fn hit_rate(&self, level: Level) -> Option<Estimate> {
-        ratio(&self.pairs(Count::CachedTokens, Count::ReportedTokens), level)
+        Some(ratio(&self.pairs(Count::CachedTokens, Count::ReportedTokens), level)?.within(0.0, 1.0))
     }
 
     /// Matched tokens of prompt tokens, as the router believed.
     pub(crate) fn expected_hit(&self, level: Level) -> Option<Estimate> {
-        ratio(&self.pairs(Count::MatchedTokens, Count::PromptTokens), level)
+        Some(ratio(&self.pairs(Count::MatchedTokens, Count::PromptTokens), level)?.within(0.0, 1.0))
     }
 
     /// Spills of placed requests.
@@ -211,11 +211,27 @@ impl Figures {
 
     /// The time in seconds within which a share `p` of the requests had their first token.
     pub(crate) fn ttft_s(&self, p: f64, level: Level) -> Option<Estimate> {
-        quantile(self, p, level)
+        quantile(&Times::of(self), p, level)
     }
 }
 
-impl Distribution for Figures {
+/// Times to first token: by groups, and of all groups together.
+struct Times<'f> {
+    figures: &'f Figures,
+    all: Vec<f64>,
+}
+
+impl<'f> Times<'f> {
+    fn of(figures: &'f Figures) -> Self {
+        let mut all = vec![0.0; BINS];
+        for group in &figures.0 {
+            all.iter_mut().zip(&group.ttft).for_each(|(sum, &count)| *sum += f64::from(count));
+        }
+        Self { figures, all }
+    }
+}
+
+impl Distribution for Times<'_> {
     fn below(&self, value: f64) -> Vec<Pair> {
         let last = bin(value);
         // Of the bin that holds the value, the part below it.
@@ -225,14 +241,13 @@ impl Distribution for Figures {
             let before: u64 = group.ttft[..last].iter().map(|&count| u64::from(count)).sum();
             (before as f64 + part * f64::from(group.ttft[last]), group.timed() as f64)
         };
-        self.0.iter().map(pair).collect()
+        self.figures.0.iter().map(pair).collect()
     }
 
     fn at(&self, share: f64) -> Option<f64> {
-        let wanted = share * self.timed() as f64;
+        let wanted = share * self.all.iter().sum::<f64>();
         let mut before = 0.0;
-        for at in 0..BINS {
-            let here: f64 = self.0.iter().map(|group| f64::from(group.ttft[at])).sum();
+        for (at, &here) in self.all.iter().enumerate() {
             if here > 0.0 && before + here >= wanted {
                 let from = if at == 0 { 0.0 } else { edge(at - 1) };
                 return Some(from + (edge(at) - from) * ((wanted - before) / here).clamp(0.0, 1.0));
@@ -320,7 +335,8 @@ mod tests {
             mut times in proptest::collection::vec(1e-3f64..100.0, 1..300),
             p in 0.01f64..1.0,
         ) {
-            let found = figures(&times).at(p).unwrap();
+            let figures = figures(&times);
+            let found = Times::of(&figures).at(p).unwrap();
             times.sort_by(f64::total_cmp);
             let exact = times[((p * times.len() as f64).ceil() as usize).max(1) - 1];
             prop_assert!(found / exact < 1.05 && exact / found < 1.05, "{found} for {exact}");
@@ -332,8 +348,9 @@ mod tests {
             p in 0.01f64..1.0,
         ) {
             let figures = figures(&times);
-            let at = figures.at(p).unwrap();
-            let below: f64 = figures.below(at).iter().map(|pair| pair.0).sum();
+            let all = Times::of(&figures);
+            let at = all.at(p).unwrap();
+            let below: f64 = all.below(at).iter().map(|pair| pair.0).sum();
             prop_assert!((below - p * times.len() as f64).abs() < 1e-6 * times.len() as f64 + 1e-6, "{below}");
         }
     }

@@ -90,15 +90,20 @@ impl Shadow {
             let Some(id) = own.map(|own| own.id).or_else(|| self.router.add_worker(spec()).ok()) else {
                 continue;
             };
-            if own.is_some_and(|own| !own.healthy && view.healthy) {
+            let (was_healthy, was_draining) = own.map_or((true, false), |own| (own.healthy, own.draining));
+            if view.healthy != was_healthy {
+                let _ = self.router.set_healthy(id, view.healthy);
+            }
+            if view.healthy && !was_healthy {
                 // It came back, most likely without its cache.
                 let _ = self.router.reset_worker(id);
+            }
+            if view.draining != was_draining {
+                let _ = self.router.drain_worker(id, view.draining);
             }
             if own.is_some_and(|own| own.capacity_tokens != view.capacity_tokens) {
                 let _ = self.router.set_capacity(id, view.capacity_tokens);
             }
-            let _ = self.router.set_healthy(id, view.healthy);
-            let _ = self.router.drain_worker(id, view.draining);
             let at = view.id.0 as usize;
             if ours.len() <= at {
                 ours.resize(at + 1, None);
@@ -150,7 +155,9 @@ impl Shadow {
 
     /// What it has come to.
     pub(crate) fn look(&self, live: &Router) -> ShadowLook {
-        let rate = |count: Count, whole| ratio(&self.pairs(|of| of(count), whole), Level::Once);
+        let rate = |count: Count, whole| {
+            Some(ratio(&self.pairs(|of| of(count), whole), Level::Once)?.within(0.0, 1.0))
+        };
         let share = |count| proportion(&self.pairs(|of| of(count), Count::Requests), Level::Once);
         let more = |a: Count, b: Count, whole| ratio(&self.pairs(|of| of(b) - of(a), whole), Level::Once);
         // The live router's events know of blocks that decisions do not tell of.
