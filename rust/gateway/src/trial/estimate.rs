@@ -18,7 +18,7 @@ use serde::Serialize;
 /// within 2 % of the normal distribution.
 pub(crate) const GROUPS: usize = 64;
 
-/// Groups with requests below which their spread says too little, and there is no interval.
+/// Groups with requests below which their spread says too little to print an interval.
 pub(crate) const MIN_GROUPS: usize = 8;
 
 /// The two-sided 95 % point of the normal distribution.
@@ -29,8 +29,9 @@ const Z95: f64 = 1.959_963_985;
 pub(crate) enum Level {
     /// 95 %, for somebody who looks once.
     Once,
-    /// Whoever looks at all times is misled with a chance of at most `alpha`; sharpest after `planned` requests. With too few
-    /// groups requests count as independent: that errs towards seeing a difference.
+    /// Whoever looks at all times is misled with a chance of at most `alpha`; sharpest after `planned` requests. Two groups are
+    /// enough, as a stop must not wait for more tenants; in a single one requests count as independent, which errs towards
+    /// seeing a difference.
     ///
     /// Source: asymptotic confidence sequences, Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, *Annals of Statistics*, 2024.
     Always { alpha: f64, planned: f64 },
@@ -45,19 +46,27 @@ impl Level {
                 let log = -2.0 * alpha.ln();
                 let rate = n * (log + log.ln_1p()) / planned;
                 let normal = (2.0 * (rate + 1.0) / rate * ((rate + 1.0).sqrt() / alpha).ln()).sqrt();
-                let few = if groups < MIN_GROUPS { 1.0 } else { student95(groups - 1) / Z95 };
+                let few = if groups < self.min_groups() { 1.0 } else { student95(groups - 1) / Z95 };
                 normal * few
             }
         }
     }
 
+    /// Groups whose spread is taken for that of tenants.
+    fn min_groups(self) -> usize {
+        match self {
+            Self::Once => MIN_GROUPS,
+            Self::Always { .. } => 2,
+        }
+    }
+
     /// Whether an interval is wanted although the groups say too little.
-    fn takes_few_groups(self) -> bool {
+    fn takes_one_group(self) -> bool {
         matches!(self, Self::Always { .. })
     }
 }
 
-/// The two-sided 95 % point of Student's t; within 0.1 % from 7 degrees of freedom on. Source: Abramowitz and Stegun, 26.7.5.
+/// The two-sided 95 % point of Student's t; within 0.1 % from 7 degrees of freedom on, and 3 % from 2 on. Source: Abramowitz and Stegun, 26.7.5.
 fn student95(degrees: usize) -> f64 {
     let (z, v) = (Z95, degrees.max(1) as f64);
     let (z3, z5, z7) = (z.powi(3), z.powi(5), z.powi(7));
@@ -102,14 +111,14 @@ struct Ratio {
 
 impl Ratio {
     /// Linearised around the ratio; `None` for a whole of nothing.
-    fn of(pairs: &[Pair]) -> Option<Self> {
+    fn of(pairs: &[Pair], level: Level) -> Option<Self> {
         let whole: f64 = pairs.iter().map(|pair| pair.1).sum();
         if whole <= 0.0 {
             return None;
         }
         let value = pairs.iter().map(|pair| pair.0).sum::<f64>() / whole;
         let groups = pairs.iter().filter(|pair| pair.1 > 0.0).count();
-        let variance = (groups >= MIN_GROUPS).then(|| {
+        let variance = (groups >= level.min_groups()).then(|| {
             let squares: f64 = pairs.iter().map(|(part, all)| (part - value * all).powi(2)).sum();
             groups as f64 / (groups - 1) as f64 * squares / (whole * whole)
         });
@@ -119,7 +128,7 @@ impl Ratio {
 
 /// `sum(part) / sum(whole)` over groups, such as cached tokens of prompt tokens. `None` for a whole of nothing.
 pub(crate) fn ratio(pairs: &[Pair], level: Level) -> Option<Estimate> {
-    let ratio = Ratio::of(pairs)?;
+    let ratio = Ratio::of(pairs, level)?;
     let half = ratio.variance.map(|variance| level.width(ratio.whole, ratio.groups) * variance.sqrt());
     Some(Estimate {
         value: ratio.value,
@@ -130,8 +139,8 @@ pub(crate) fn ratio(pairs: &[Pair], level: Level) -> Option<Estimate> {
 
 /// The share of requests of which something is true, such as an error; pairs are (those, all). `None` for no requests.
 pub(crate) fn proportion(pairs: &[Pair], level: Level) -> Option<Estimate> {
-    let ratio = Ratio::of(pairs)?;
-    if ratio.variance.is_none() && !level.takes_few_groups() {
+    let ratio = Ratio::of(pairs, level)?;
+    if ratio.variance.is_none() && !level.takes_one_group() {
         return Some(Estimate::bare(ratio.value));
     }
     let (p, n) = (ratio.value, ratio.whole);
@@ -159,12 +168,12 @@ pub(crate) trait Distribution {
 /// The value below which a share `p` is. A bound that lies beyond the values seen is `None`.
 pub(crate) fn quantile(values: &impl Distribution, p: f64, level: Level) -> Option<Estimate> {
     let value = values.at(p)?;
-    let ratio = Ratio::of(&values.below(value))?;
+    let ratio = Ratio::of(&values.below(value), level)?;
     let independent = p * (1.0 - p) / ratio.whole;
     let variance = match ratio.variance {
         // Less than chance alone would give is chance itself.
         Some(variance) => variance.max(independent),
-        None if level.takes_few_groups() => independent,
+        None if level.takes_one_group() => independent,
         None => return Some(Estimate::bare(value)),
     };
     let half = level.width(ratio.whole, ratio.groups) * variance.sqrt();
@@ -236,7 +245,10 @@ mod tests {
             assert_eq!(found, Some(Estimate::bare(0.5)));
         }
         let always = Level::Always { alpha: 0.05, planned: 100.0 };
-        assert!(proportion(&pairs, always).unwrap().low.is_some(), "a stop must not wait for more tenants");
+        assert!(
+            proportion(&pairs[..1], always).unwrap().low.is_some(),
+            "a stop must not wait for more tenants"
+        );
         assert_eq!(ratio(&[(0.0, 0.0); 64], Level::Once), None);
     }
 

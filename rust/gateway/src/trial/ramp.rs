@@ -317,16 +317,24 @@ mod tests {
         chance: Chance,
         slowness: f64,
         failure: f64,
+        /// How slow each tenant's prompts are by themselves, in a group of its own.
+        tenants: Vec<f64>,
     }
 
     impl Arms {
         fn new(seed: u64, slowness: f64, failure: f64) -> Self {
-            Self { records: Default::default(), chance: Chance(seed), slowness, failure }
+            Self {
+                records: Default::default(),
+                chance: Chance(seed),
+                slowness,
+                failure,
+                tenants: vec![1.0; GROUPS],
+            }
         }
 
         fn serve(&mut self, arm: Arm, requests: usize) {
             for _ in 0..requests {
-                let group = (self.chance.next() * GROUPS as f64) as usize;
+                let group = (self.chance.next() * self.tenants.len() as f64) as usize;
                 let record = &self.records[arm as usize];
                 let (slowness, failure) =
                     if arm == Arm::B { (self.slowness, self.failure) } else { (1.0, 0.002) };
@@ -334,7 +342,8 @@ mod tests {
                 if self.chance.next() < failure {
                     record.add(group, Count::Errors, 1);
                 }
-                record.time(group, Duration::from_secs_f64(self.chance.ttft_s() * slowness));
+                let seconds = self.chance.ttft_s() * slowness * self.tenants[group];
+                record.time(group, Duration::from_secs_f64(seconds));
             }
         }
 
@@ -462,6 +471,23 @@ mod tests {
             matches!(run(&mut arms, 400, 60).0.end, Some(End::Stopped { .. }))
         });
         assert!(stopped.count() <= 3, "5 % of {runs} at most, and chance");
+    }
+
+    #[test]
+    fn a_few_tenants_who_differ_are_no_regression_unless_all_are_worse() {
+        let end = |slowness| {
+            let mut arms = Arms::new(8, slowness, 0.002);
+            let mut ramp = begin(&arms);
+            arms.serve(Arm::A, 5000);
+            arms.tenants = vec![0.6, 1.0, 1.2, 3.0];
+            for second in 1..=20 {
+                arms.serve(Arm::B, 100);
+                arms.look(&mut ramp, Millis(second * 1000));
+            }
+            ramp.end
+        };
+        assert_eq!(end(1.0), None, "one of four asks for long prompts");
+        assert!(matches!(end(20.0), Some(End::Stopped { worse: Worse::Ttft { .. }, .. })));
     }
 
     #[test]
