@@ -163,7 +163,8 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         TrialByName, Meta(description="Whether a tenant's requests all get one arm, or each request by chance.")
     ] = "tenant"
     shadow_policy: Annotated[
-        PolicyName | None, Meta(description="A policy that decides beside the live one and routes nothing.")
+        PolicyName | None,
+        Meta(description="A policy that decides beside the live one and routes nothing; takes memory_budget again."),
     ] = None
     threads: Annotated[int, Meta(ge=0, le=256, description="Threads that carry requests; 0 is one per core.")] = 0
     max_body: Annotated[Size, Meta(description="Largest request body, 1KiB to 4GiB.")] = "64MiB"
