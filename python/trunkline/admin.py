@@ -1,4 +1,4 @@
-"""A client of a running gateway's admin API, for `trunkline workers` and `trunkline explain`."""
+"""A client of a running gateway's admin API, for `trunkline workers`, `explain` and `ab`."""
 
 from __future__ import annotations
 
@@ -53,6 +53,19 @@ class Admin:
     def drain(self, worker: str) -> Any:  # noqa: ANN401 (JSON)
         """Send a worker nothing new; by its id or URL. Raises AdminError."""
         return self._call("POST", f"/admin/workers/{urllib.parse.quote(worker, safe='')}/drain")
+
+    def trial(self) -> dict[str, Any]:
+        """Return what a trial and a shadow have come to. Raises AdminError."""
+        return self._trials(self._call("GET", "/admin/trial"))
+
+    def change_trial(self, what: str, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Change the trial (`share`, `ramp`, `stop`, `reset`); return what it has come to. Raises AdminError."""
+        return self._trials(self._call("POST", f"/admin/trial/{what}", wanted))
+
+    def _trials(self, answer: Any) -> dict[str, Any]:  # noqa: ANN401 (JSON)
+        if not isinstance(answer, dict) or not {"trial", "shadow"} <= answer.keys():
+            raise AdminError(f"{self._url} told of no trials; is it the admin port of a gateway?")
+        return answer
 
     def explain(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return what the gateway would do now with a request to `path`, and why. Raises AdminError."""

@@ -15,8 +15,11 @@ import click
 import msgspec
 
 from ._core import __version__
+from .ab.cli import ab
 from .analyze.cli import analyze
 from .command import Failure, Misuse
+from .command import admin_option as _admin
+from .command import admin_token_option as _admin_token
 from .command import echo_table as _echo_table
 from .command import failures as _failures
 from .command import json_option as _json
@@ -30,17 +33,6 @@ if TYPE_CHECKING:
     from .bench.aws16 import Cell, Figures
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
-
-_admin = click.option(
-    "--admin", "admin_url", default="http://127.0.0.1:8081", show_default=True, metavar="URL", help="Its admin port."
-)
-_admin_token = click.option(
-    "--admin-token-file",
-    "token_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="TRUNKLINE_ADMIN_TOKEN_FILE",
-    help="File with its admin token.",
-)
 
 
 def _settings_options(settings: type[Settings]) -> Callable[[_Command], _Command]:
@@ -242,6 +234,7 @@ def bench_policy(*, quick: bool, traces_in: Path | None, as_json: bool) -> None:
 
 cli.add_command(simulate)
 cli.add_command(analyze)
+cli.add_command(ab)
 
 
 @bench.command("aws16")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,16 @@ from .config import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+admin_option = click.option(
+    "--admin", "admin_url", default="http://127.0.0.1:8081", show_default=True, metavar="URL", help="Its admin port."
+)
+admin_token_option = click.option(
+    "--admin-token-file",
+    "token_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="TRUNKLINE_ADMIN_TOKEN_FILE",
+    help="File with its admin token.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print figures as JSON.")
 
 

@@ -1,6 +1,6 @@
 """Changed settings take effect while requests run, or not at all.
 
-What the settings' files hold (certificates, keys, tokens), the list of workers and the policy are put in force;
+What the settings' files hold (certificates, keys, tokens), the workers, the policy and the trial are put in force;
 anything else that differs needs a restart, and then nothing is changed. So does a certificate, key file or token that
 is no longer named: a configuration file that is empty for a moment must not open the gateway. A refused reload leaves
 everything as it was and says why.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ._core import TrunklineError
-from .config import FILES, SettingsError
+from .config import FILES, TRIAL, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +70,9 @@ class Reloader:
                 prefix_length=settings.prefix_length,
                 concurrency_threshold=settings.concurrency_threshold,
             )
+        # Figures of arms under different policies do not mix.
+        if any(getattr(settings, name) != getattr(self._settings, name) for name in (*TRIAL, *POLICY)):
+            self._gateway.set_trial(settings.trial)
         self._settings = settings
         self._files = set(settings.files.values())
         self._seen = self._states()
@@ -80,7 +83,7 @@ class Reloader:
             value = getattr(settings, field.name)
             before = getattr(self._settings, field.name)
             is_off = field.name in FILES and value is None
-            if value != before and (is_off or field.name not in ("workers", *POLICY, *FILES)):
+            if value != before and (is_off or field.name not in ("workers", *POLICY, *TRIAL, *FILES)):
                 raise SettingsError(field.name, value, allowed=f"{before!r} until a restart", source="reload")
 
     def _watch(self, settings: ServeSettings) -> None:

@@ -89,6 +89,7 @@ def serve(settings: ServeSettings, *, again: Callable[[], ServeSettings], config
         exclude_unused_tools=settings.exclude_unused_tools,
         check_every=settings.check_every,
         load_signals=settings.load_signals,
+        trial=settings.trial,
     )
     with gateway:
         reloader = Reloader(gateway, router, settings, again=again, config_file=config_file)

@@ -54,7 +54,8 @@ def test_answers_are_those_of_the_document(serve: Serve, make_workers: MakeWorke
     token_file = tmp_path / "token"
     token_file.write_text(TOKEN)
     workers = make_workers(3)
-    served = serve(workers[:2], "--admin-token-file", str(token_file))
+    trial = ("--trial-policy", "random", "--trial-share", "0.5", "--shadow-policy", "prefix_aware")
+    served = serve(workers[:2], "--admin-token-file", str(token_file), *trial)
     header = {"authorization": f"Bearer {TOKEN}"}
     assert served.call("GET", "/admin/openapi.json", admin=True).status == 401
     document = served.call("GET", "/admin/openapi.json", admin=True, headers=header).json()
@@ -77,6 +78,11 @@ def test_answers_are_those_of_the_document(serve: Serve, make_workers: MakeWorke
         ("DELETE /admin/workers", 200),
         ("POST /admin/workers/{id}/drain", 200),
         ("POST /admin/explain", 200),
+        ("GET /admin/trial", 200),
+        ("POST /admin/trial/share", 200),
+        ("POST /admin/trial/ramp", 200),
+        ("POST /admin/trial/stop", 200),
+        ("POST /admin/trial/reset", 200),
         ("GET /admin/state", 200),
         ("GET /admin/state", 401),
     }

@@ -13,7 +13,7 @@ from trunkline.config import FILES, MockWorkerSettings, ServeSettings, SettingsE
 WORKERS = {"workers": ("http://a:1",)}
 URL_RANGE = (
     "a URL, http[s]://host[:port][/prefix] or unix:/path[:/prefix] "
-    "[#engine=vllm|sglang|trtllm|tgi][&rank=N][&events=tcp://host:port][&replay=tcp://host:port]"
+    "[#engine=vllm|sglang|trtllm|tgi][&rank=N][&events=tcp://host:port][&replay=tcp://host:port][&pool=NAME]"
 )
 
 
@@ -240,6 +240,7 @@ def test_files_of_the_settings_are_those_that_are_set() -> None:
         "unix:/run/a.sock",
         "unix:/run/a.sock:/prefix",
         "http://[::1]:8",
+        "http://a:1#pool=new",
         "http://a:1#engine=vllm&rank=3&events=tcp://*:5557&replay=tcp://b:5558",
     ],
 )

@@ -16,6 +16,7 @@ use crate::net::{self, seconds};
 use crate::router::Router;
 use crate::size;
 use crate::text::{self, TextArguments};
+use crate::trial::Trial;
 
 /// A router in front of workers, over HTTP. Its threads run until `close`.
 ///
@@ -46,6 +47,9 @@ use crate::text::{self, TextArguments};
 /// time_zone, chat_template, chat_template_content_format, chat_template_kwargs, exclude_unused_tools: as for
 /// `Renderer`, for all of them.  check_every: one in so many prompts is compared with the engine's own; 0 for none.
 /// load_signals: whether workers are asked for the load that others give them: "auto" (with replicas), "on" or "off".
+/// trial: another policy or pool for a part of the traffic, and a policy in the shadow, as a mapping with the keys
+/// trial_policy, trial_pool, trial_share, trial_by, shadow_policy, prefix_length and concurrency_threshold, each as its
+/// setting; all but trial_by may be left out. None for none.
 ///
 /// Raises ConfigError, TokenizerError, DuplicateWorkerError, OSError if an address cannot be listened on.
 #[pyclass(frozen, module = "trunkline")]
@@ -103,6 +107,7 @@ impl Gateway {
         exclude_unused_tools = false,
         check_every = 0,
         load_signals = "auto",
+        trial = None,
     ))]
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a list of str by value")]
     fn new(
@@ -146,6 +151,7 @@ impl Gateway {
         exclude_unused_tools: bool,
         check_every: u32,
         load_signals: &str,
+        trial: Option<Trial>,
     ) -> PyResult<Self> {
         let arguments = TextArguments {
             time_zone,
@@ -158,6 +164,7 @@ impl Gateway {
             .iter()
             .map(|(model, directory)| arguments.config(py, model.as_deref(), directory))
             .collect::<PyResult<_>>()?;
+        let (trial, shadow) = trial.map(|trial| trial.config(py)).transpose()?.unwrap_or_default();
         let defaults = GatewayConfig::default();
         let config = GatewayConfig {
             listen: match listen {
@@ -199,6 +206,8 @@ impl Gateway {
             tokenizers,
             check_every,
             load_signals: net::load_signals(py, load_signals)?,
+            trial,
+            shadow,
             files: net::files(py, files)?,
         };
         let has_tls = config.files.tls_cert.is_some();
@@ -278,6 +287,15 @@ impl Gateway {
     ) -> PyResult<(Vec<String>, Vec<String>)> {
         let files = net::files(py, files)?;
         self.with(py, |running| running.reload(&files, &workers).map(|done| (done.added, done.removed)))
+    }
+
+    /// Put another trial and another shadow in force, as for the constructor; None for none. Figures begin anew, and a ramp ends.
+    ///
+    /// Raises ConfigError; then nothing has changed.
+    #[pyo3(signature = (trial, /))]
+    fn set_trial(&self, py: Python<'_>, trial: Option<Trial>) -> PyResult<()> {
+        let (trial, shadow) = trial.map(|trial| trial.config(py)).transpose()?.unwrap_or_default();
+        self.with(py, |running| running.set_trial(trial, shadow))
     }
 
     /// Count a reload that was refused before it came here.

@@ -28,6 +28,7 @@ mod sidecar_client;
 mod simulate;
 mod size;
 mod text;
+mod trial;
 mod views;
 mod watch;
 

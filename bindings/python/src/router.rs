@@ -151,7 +151,7 @@ pub(crate) fn salt_bytes<'a>(salt: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
 }
 
 /// The policy of this name with these parameters, where it has any.
-fn parsed(
+pub(crate) fn parsed(
     name: &str,
     prefix_length: u32,
     concurrency_threshold: Option<u32>,

@@ -8,7 +8,7 @@ outside its range, stops the start: see `SettingsError`.
 
 from .field import Field, SettingsError
 from .mock_worker import MockWorkerSettings
-from .serve import FILES, Endpoint, ServeSettings, Variant, VariantWorker
+from .serve import FILES, TRIAL, Endpoint, ServeSettings, Variant, VariantWorker
 from .settings import Settings
 from .sidecar import SidecarSettings
 from .sources import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, config_file
@@ -17,6 +17,7 @@ __all__ = [
     "CONFIG_VARIABLE",
     "ENVIRONMENT_PREFIX",
     "FILES",
+    "TRIAL",
     "Endpoint",
     "Field",
     "MockWorkerSettings",

@@ -11,11 +11,11 @@ Host = Annotated[str, Meta(min_length=1, extra={"metavar": "HOST"})]
 Url = Annotated[
     str,
     Meta(
-        pattern=r"^(?i:https?://[^/?#\s@]+(/[^?#\s]*)?|unix:/[^?#\s]+)(#(engine=(vllm|sglang|trtllm|tgi)|rank=\d{1,4}|(events|replay)=(tcp|ipc)://[^\s&]+)"
-        r"(&(engine=(vllm|sglang|trtllm|tgi)|rank=\d{1,4}|(events|replay)=(tcp|ipc)://[^\s&]+))*)?$",
+        pattern=r"^(?i:https?://[^/?#\s@]+(/[^?#\s]*)?|unix:/[^?#\s]+)(#(engine=(vllm|sglang|trtllm|tgi)|rank=\d{1,4}|(events|replay)=(tcp|ipc)://[^\s&]+|pool=[A-Za-z0-9][A-Za-z0-9-]{0,62})"
+        r"(&(engine=(vllm|sglang|trtllm|tgi)|rank=\d{1,4}|(events|replay)=(tcp|ipc)://[^\s&]+|pool=[A-Za-z0-9][A-Za-z0-9-]{0,62}))*)?$",
         extra={
             "allowed": "a URL, http[s]://host[:port][/prefix] or unix:/path[:/prefix] "
-            "[#engine=vllm|sglang|trtllm|tgi][&rank=N][&events=tcp://host:port][&replay=tcp://host:port]",
+            "[#engine=vllm|sglang|trtllm|tgi][&rank=N][&events=tcp://host:port][&replay=tcp://host:port][&pool=NAME]",
             "metavar": "URL",
         },
     ),
@@ -60,5 +60,6 @@ TokenizerAt = Annotated[
     ),
 ]
 EventsName = Annotated[Literal["auto", "on", "off"], Meta(extra={"metavar": "WHEN"})]
+TrialByName = Annotated[Literal["tenant", "request"], Meta(extra={"metavar": "WHAT"})]
 ContentFormatName = Annotated[Literal["auto", "string", "openai"], Meta(extra={"metavar": "FORMAT"})]
 ProtocolName = Annotated[Literal["http1", "h2"], Meta(extra={"metavar": "NAME"})]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from .field import SettingsError
 from .kinds import (
     ContentFormatName,
     EventsName,
@@ -19,10 +20,14 @@ from .kinds import (
     ProtocolName,
     Size,
     TokenizerAt,
+    TrialByName,
     Url,
     WorkerCap,
 )
 from .settings import Settings
+
+# Settings of what is tried on a part of the traffic; a reload that changes one begins the trial anew.
+TRIAL = ("trial_policy", "trial_pool", "trial_share", "trial_by", "shadow_policy")
 
 # Settings of files whose content may change while the gateway serves.
 FILES = (
@@ -142,6 +147,25 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=1024)] | None,
         Meta(description="Requests in flight at which prefix_aware leaves a worker; unset is 1.5 x the mean."),
     ] = None
+    trial_policy: Annotated[
+        PolicyName | None, Meta(description="Policy of a trial's arm B; unset is that of arm A.")
+    ] = None
+    trial_pool: Annotated[
+        Name | None,
+        Meta(
+            description="Workers of a trial's arm B, those with #pool=NAME behind their URL; arm A then has all others."
+        ),
+    ] = None
+    trial_share: Annotated[
+        float, Meta(ge=0, le=1, description="Arm B's share at the start; `trunkline ab` changes it.")
+    ] = 0.0
+    trial_by: Annotated[
+        TrialByName, Meta(description="Whether a tenant's requests all get one arm, or each request by chance.")
+    ] = "tenant"
+    shadow_policy: Annotated[
+        PolicyName | None,
+        Meta(description="A policy that decides beside the live one and routes nothing; takes memory_budget again."),
+    ] = None
     threads: Annotated[int, Meta(ge=0, le=256, description="Threads that carry requests; 0 is one per core.")] = 0
     max_body: Annotated[Size, Meta(description="Largest request body, 1KiB to 4GiB.")] = "64MiB"
     connect_timeout_s: Annotated[
@@ -226,6 +250,17 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     max_streams: Annotated[
         int, Meta(ge=1, le=10000, description="Most requests at a time on one HTTP/2 connection.")
     ] = 128
+
+    def __post_init__(self) -> None:
+        """Refuse a share of what is not there."""
+        if self.trial_share and self.trial_policy is None and self.trial_pool is None:
+            allowed = "0 without trial_policy or trial_pool"
+            raise SettingsError("trial_share", self.trial_share, allowed=allowed, source="together")
+
+    @property
+    def trial(self) -> dict[str, object]:
+        """What is tried, as the gateway takes it."""
+        return {name: getattr(self, name) for name in (*TRIAL, "prefix_length", "concurrency_threshold")}
 
     @property
     def files(self) -> dict[str, str]:

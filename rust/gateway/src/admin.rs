@@ -9,6 +9,11 @@
 //! | `DELETE /admin/workers` | removes `{"url": ...}` or `?url=...`: 200, 404 if it is not there |
 //! | `POST /admin/workers/{id}/drain` | drains the worker of this id or percent-encoded URL: 200, 404 |
 //! | `POST /admin/explain?path=...` | what a request with this body would get (`path` is `/v1/chat/completions` if left out) |
+//! | `GET /admin/trial` | what a trial and a shadow have come to |
+//! | `POST /admin/trial/share` | gives arm B `{"share": ...}`: 200, 400, 409 without a trial or once its ramp has stopped by itself |
+//! | `POST /admin/trial/ramp` | begins a ramp: 200, 400, 409 |
+//! | `POST /admin/trial/stop` | takes everything from arm B: 200, 409 |
+//! | `POST /admin/trial/reset` | begins the figures anew and forgets a stop: 200, 409 |
 //! | `GET /admin/state` | the fleet, the router's counters, the gateway's phase |
 //! | `GET /admin/openapi.json` | all of this as an OpenAPI 3.1 document |
 //!
@@ -21,6 +26,7 @@ mod explain;
 pub(crate) mod openapi;
 mod refused;
 mod rows;
+mod trial;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,7 +67,7 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// Everything that is served, by its path.
-fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 8] {
+fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 13] {
     [
         ("/metrics", get(metrics)),
         ("/livez", get(|| async { StatusCode::OK })),
@@ -69,6 +75,11 @@ fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 8] {
         ("/admin/workers", get(workers).post(add).delete(remove)),
         ("/admin/workers/{id}/drain", post(drain)),
         ("/admin/explain", post(explain)),
+        ("/admin/trial", get(trial::show)),
+        ("/admin/trial/share", post(trial::share)),
+        ("/admin/trial/ramp", post(trial::ramp)),
+        ("/admin/trial/stop", post(trial::stop)),
+        ("/admin/trial/reset", post(trial::reset)),
         ("/admin/state", get(state)),
         ("/admin/openapi.json", get(openapi::document)),
     ]

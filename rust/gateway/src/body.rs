@@ -262,7 +262,9 @@ impl Relay {
 
     /// The worker stopped before its last byte.
     fn cut(&mut self) -> Result<Frame<Bytes>, Cut> {
-        self.booking = None;
+        if let Some(booking) = self.booking.take() {
+            booking.cut();
+        }
         self.lease = None;
         self.shared.metrics.cut_answers.inc();
         if self.tells_cut {

@@ -10,6 +10,7 @@ use trunkline_core::{Decision, Usage};
 use crate::fleet::Worker;
 use crate::keys::Key;
 use crate::server::Shared;
+use crate::trial::Part;
 
 /// A booked request. Dropping it completes it: a client that leaves, a panic and a fault all end here.
 pub(crate) struct Booking {
@@ -20,6 +21,8 @@ pub(crate) struct Booking {
     key: Option<Arc<Key>>,
     /// Whose rendering its answer tells about.
     watched: Option<usize>,
+    /// Its part in what is tried; taken over once its answer is passed on.
+    part: Option<Box<Part>>,
     open: bool,
     waits_for_first_token: bool,
     /// Its worker serves it: when it ends, there is room for another one.
@@ -51,6 +54,7 @@ impl Booking {
             decision,
             key,
             watched,
+            part: None,
             open: true,
             waits_for_first_token: true,
             is_served: false,
@@ -60,6 +64,23 @@ impl Booking {
     /// Prompt tokens that the worker is believed to have to compute.
     pub(crate) fn uncached_tokens(&self) -> u32 {
         self.decision.prompt_tokens.saturating_sub(self.decision.matched_tokens)
+    }
+
+    /// What was decided.
+    pub(crate) fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Takes over its part in what is tried.
+    pub(crate) fn take_part(&mut self, part: Option<Box<Part>>) {
+        self.part = part;
+    }
+
+    /// Its answer broke; the books are closed.
+    pub(crate) fn cut(mut self) {
+        if let Some(part) = &mut self.part {
+            part.failed();
+        }
     }
 
     /// The worker has begun to serve it.
@@ -72,6 +93,9 @@ impl Booking {
         if std::mem::take(&mut self.waits_for_first_token) {
             self.shared.fleet.router.first_token(self.decision.id, self.shared.now());
             self.shared.metrics.first_token(since.elapsed());
+            if let Some(part) = &mut self.part {
+                part.first_token();
+            }
         }
     }
 
@@ -82,6 +106,9 @@ impl Booking {
 
     fn close(&mut self, usage: Option<Usage>) {
         if std::mem::take(&mut self.open) {
+            if let Some(mut part) = self.part.take() {
+                part.complete(usage);
+            }
             let fleet = &self.shared.fleet;
             fleet.router.complete(self.decision.id, usage, self.shared.now());
             if let (Some(text), Some(told), Some(cached)) =

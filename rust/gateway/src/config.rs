@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use trunkline_core::Policy;
 use trunkline_text::ContentFormat;
 
 use crate::endpoint::Endpoint;
 use crate::listen::Listen;
 use crate::sagemaker::EndpointConfig;
+use crate::trial::TrialConfig;
 
 /// Files with certificates, keys and tokens. [`Gateway::reload`](crate::Gateway::reload) reads them again while the
 /// gateway serves. Default: none.
@@ -191,6 +193,11 @@ pub struct GatewayConfig {
     /// Whether workers are asked for the load that others give them. Default: where there are replicas; a gateway that is alone
     /// knows all that it sends, sooner than they do.
     pub load_signals: LoadSignals,
+    /// Another policy or another pool of workers for a part of the traffic. Default: none.
+    pub trial: Option<TrialConfig>,
+    /// A policy that decides for every request beside the live one, in books of its own, and routes none. It needs as much
+    /// memory as the live router. Default: none.
+    pub shadow: Option<Policy>,
     /// Files that may change while the gateway serves.
     pub files: Files,
 }
@@ -226,6 +233,8 @@ impl Default for GatewayConfig {
             tokenizers: Vec::new(),
             check_every: 0,
             load_signals: LoadSignals::default(),
+            trial: None,
+            shadow: None,
             files: Files::default(),
         }
     }

@@ -7,6 +7,8 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 use trunkline_core::Decision;
 
+use crate::trial::Arm;
+
 /// Names the worker that answered.
 pub(crate) const WORKER: HeaderName = HeaderName::from_static("x-trunkline-worker");
 /// Says why that worker was chosen: `reason;matched_tokens/prompt_tokens`.
@@ -66,8 +68,9 @@ fn strip(headers: &mut HeaderMap, stops_here: impl Fn(&HeaderName) -> bool) {
     *headers = kept;
 }
 
-/// The value of [`DECISION`]: `reason;matched/total`, and `;told=N` where events count, with what these alone said.
-pub(crate) fn decision_value(reason: &'static str, decision: &Decision) -> HeaderValue {
+/// The value of [`DECISION`]: `reason;matched/total`, `;told=N` where events count, with what these alone said, and `;arm=b` in a
+/// trial.
+pub(crate) fn decision_value(reason: &'static str, decision: &Decision, arm: Option<Arm>) -> HeaderValue {
     let mut digits = itoa::Buffer::new();
     let mut text = SmallVec::<[u8; 64]>::new();
     text.extend_from_slice(reason.as_bytes());
@@ -78,6 +81,10 @@ pub(crate) fn decision_value(reason: &'static str, decision: &Decision) -> Heade
     if let Some(told) = decision.told_tokens {
         text.extend_from_slice(b";told=");
         text.extend_from_slice(digits.format(told).as_bytes());
+    }
+    if let Some(arm) = arm {
+        text.extend_from_slice(b";arm=");
+        text.extend_from_slice(arm.as_str().as_bytes());
     }
     HeaderValue::from_bytes(&text).expect("a reason and numbers are visible ASCII")
 }

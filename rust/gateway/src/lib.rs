@@ -20,6 +20,7 @@
 //! | `fleet`, `endpoint` | who the workers are, and a snapshot of what they serve |
 //! | `exact` | workers' KV events, and prompts as these have them |
 //! | `health`, `probe`, `profile`, `backoff`, `pulse`, `avoid` | which of them get requests |
+//! | `trial` | another policy or pool for a part of the traffic, ramps, a policy in the shadow |
 //! | `signals` | what workers say of the load that others give them |
 //! | `queue`, `budget` | when all are busy, and how often a request may be sent again |
 //! | `upstream`, `link`, `outbound` | connections to them, and how those fail |
@@ -90,6 +91,7 @@ mod sagemaker;
 mod server;
 mod signals;
 mod tls;
+mod trial;
 mod upstream;
 mod usage;
 mod wire;
@@ -100,4 +102,5 @@ pub use listen::Listen;
 pub use reload::Reloaded;
 pub use sagemaker::{EndpointConfig, VariantConfig, VariantWorker};
 pub use server::Gateway;
+pub use trial::{TrialBy, TrialConfig};
 pub use trunkline_text::ContentFormat;

@@ -25,6 +25,7 @@ use crate::edge_metrics::EdgeMetrics;
 use crate::fleet::Fleet;
 use crate::path::PathClass;
 use crate::pulse::Standing;
+use crate::trial::{TrialMetrics, Trials};
 
 /// Status codes with a label of their own, and the rest by their hundred.
 const CODES: [&str; 20] = [
@@ -130,8 +131,8 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Figures of a gateway with this fleet and this edge.
-    pub(crate) fn new(fleet: Arc<Fleet>, edge: Arc<Edge>) -> Self {
+    /// Figures of a gateway with this fleet, this edge and these trials.
+    pub(crate) fn new(fleet: Arc<Fleet>, edge: Arc<Edge>, trials: Arc<Trials>) -> Self {
         let mut registry = Registry::with_prefix("trunkline");
         let family = |label: &'static str, values: &[&'static str]| {
             let family = Family::<[(&'static str, &'static str); 1], Counter>::default();
@@ -192,6 +193,7 @@ impl Metrics {
         let own_answers = Arc::new(RequestTable::default());
         fleet.exact.outcomes.register(&mut registry, Arc::clone(&fleet));
         registry.register_collector(Box::new(PerWorker { fleet, own_answers: Arc::clone(&own_answers) }));
+        registry.register_collector(Box::new(TrialMetrics(trials)));
         Self {
             edge: EdgeMetrics::new(&mut registry, edge),
             registry,
@@ -342,7 +344,7 @@ mod tests {
             &crate::config::GatewayConfig::default(),
         ));
         let worker = fleet.add("http://a:1", None).unwrap();
-        let metrics = Metrics::new(Arc::clone(&fleet), Arc::new(Edge::new(Arc::default())));
+        let metrics = Metrics::new(Arc::clone(&fleet), Arc::new(Edge::new(Arc::default())), Arc::default());
         worker.requests.count(PathClass::Chat, 200);
         metrics.own_answers.count(PathClass::Other, 413);
         metrics.retried(Cause::Busy);

@@ -26,6 +26,7 @@ use crate::prompt::Located;
 use crate::pulse::Kind;
 use crate::sagemaker::{Pool, Scope};
 use crate::server::Shared;
+use crate::trial::{Arm, Shadow, Shadowed, Ticket};
 
 /// A worker, booked, and why.
 pub(crate) struct Choice {
@@ -34,6 +35,10 @@ pub(crate) struct Choice {
     pub(crate) kind: Option<Kind>,
     /// The reason for the client, if clients are told.
     pub(crate) annotation: Option<HeaderValue>,
+    /// `None` for one without a prompt.
+    pub(crate) reason: Option<Reason>,
+    /// Whether the workers of its arm could not take it, and those of the other one did.
+    pub(crate) is_crossed: bool,
 }
 
 /// What came of choosing.
@@ -57,6 +62,8 @@ pub(crate) struct Placing<'a> {
     pub(crate) scope: Option<&'a Scope>,
     /// The API key that it came with.
     pub(crate) key: Option<&'a Arc<Key>>,
+    /// Its part in a trial.
+    pub(crate) ticket: Option<&'a Ticket>,
     /// Workers that failed it: it must not go there again.
     pub(crate) failed: &'a [WorkerId],
     /// Workers that said they are busy: worth another try only after a wait.
@@ -166,12 +173,36 @@ impl Placing<'_> {
         if self.failed.is_empty() && self.refused.is_empty() { self.refusal() } else { Refusal::NoWorker }
     }
 
-    /// Chooses and books, now, if possible none of `refused`.
+    /// Chooses and books, now, if possible none of `refused`; in a trial of pools, if possible a worker of its arm.
     fn choose(&self, refused: &[WorkerId]) -> Outcome {
-        let fleet = &self.shared.fleet;
-        let snapshot = fleet.snapshot();
+        let snapshot = self.shared.fleet.snapshot();
         let eligible = snapshot.eligible(self.model());
-        let pool = self.pool(&snapshot, eligible);
+        let Some((label, arm)) = self.ticket.and_then(|ticket| Some((ticket.pool()?, ticket.arm))) else {
+            return self.choose_among_eligible(&snapshot, eligible, refused);
+        };
+        let of = |arm: Arm| -> Ids {
+            let side = snapshot.side(label, arm == Arm::B).iter().copied();
+            side.filter(|id| eligible.is_none_or(|eligible| eligible.contains(id))).collect()
+        };
+        let own = self.choose_among_eligible(&snapshot, Some(&of(arm)), refused);
+        if let Outcome::Placed(_) = own {
+            return own;
+        }
+        match (own, self.choose_among_eligible(&snapshot, Some(&of(arm.other())), refused)) {
+            (_, Outcome::Placed(choice)) => Outcome::Placed(Choice { is_crossed: true, ..choice }),
+            (Outcome::Busy(until), _) => Outcome::Busy(until),
+            (_, other) => other,
+        }
+    }
+
+    fn choose_among_eligible(
+        &self,
+        snapshot: &Snapshot,
+        eligible: Option<&[WorkerId]>,
+        refused: &[WorkerId],
+    ) -> Outcome {
+        let fleet = &self.shared.fleet;
+        let pool = self.pool(snapshot, eligible);
         let allowed = match &pool {
             Some(pool) => Allowed { eligible: Some(&pool.ids), machines: &pool.machines },
             // A router that others use as well must be told who is ours.
@@ -181,10 +212,10 @@ impl Placing<'_> {
             },
         };
         let now = self.shared.now();
-        let avoid = fleet.avoid(&snapshot, now);
+        let avoid = fleet.avoid(snapshot, now);
         let choose = |exclude: &[&[WorkerId]]| {
             let exclude: Ids = exclude.iter().copied().flatten().copied().collect();
-            self.choose_among(&snapshot, allowed, exclude, now)
+            self.choose_among(snapshot, allowed, exclude, now)
         };
         let Avoid { full, resting, over, busy, busy_until } = &avoid;
         if let Some(choice) = choose(&[self.failed, refused, full, resting, over]) {
@@ -222,13 +253,15 @@ impl Placing<'_> {
                 Some(worker) if worker.take_place() => {
                     self.shared.metrics.decided(reason);
                     let told = self.shared.config.annotate;
-                    let annotation = told
-                        .then(|| headers::decision_value(reason.map_or(BY_LOAD, Reason::as_str), &decision));
+                    let arm = self.ticket.map(|ticket| ticket.arm);
+                    let annotation = told.then(|| {
+                        headers::decision_value(reason.map_or(BY_LOAD, Reason::as_str), &decision, arm)
+                    });
                     let kind = self.located.as_ref().map(|located| located.kind());
                     let watched = self.exact.and_then(Prompted::watched);
                     let key = self.key.cloned();
                     let booking = Booking::new(Arc::clone(self.shared), worker, decision, key, watched);
-                    return Some(Choice { booking, kind, annotation });
+                    return Some(Choice { booking, kind, annotation, reason, is_crossed: false });
                 }
                 // Its last place was taken in this moment.
                 Some(worker) => exclude.push(worker.id),
@@ -253,18 +286,10 @@ impl Placing<'_> {
         exclude: &[WorkerId],
         now: Millis,
     ) -> Option<(Decision, Option<Reason>)> {
-        let policy = self.scope.and_then(|scope| scope.policy);
-        let by_prompt = self.located.as_ref().and_then(|located| {
-            let (mut root, text_model) = (located.root(self.tenant), located.model_key());
-            let exact = self.exact.map(Prompted::prompt);
-            if let Some(key) = self.key {
-                root = root.with("api_key_tenant", key.tenant.as_bytes());
-            }
-            located.with_prompt(|prompt| {
-                let request =
-                    RouteRequest { root, exact, eligible, exclude, text_model, ..RouteRequest::new(prompt) };
-                self.route(&RouteRequest { policy, machines, ..request }, now)
-            })
+        let of_arm = || self.ticket.and_then(Ticket::policy);
+        let policy = self.scope.and_then(|scope| scope.policy).or_else(of_arm);
+        let by_prompt = self.with_request(eligible, |request| {
+            self.route(&RouteRequest { policy, machines, exclude, ..*request }, now)
         });
         if let Some(decision) = by_prompt {
             return decision.map(|decision| (decision, Some(decision.reason)));
@@ -272,6 +297,31 @@ impl Placing<'_> {
         let lightest = [self.shared.fleet.lightest(snapshot, eligible, exclude)?];
         let request = RouteRequest { eligible: Some(&lightest), ..RouteRequest::new(Prompt::Text(&[])) };
         self.route(&request, now).map(|decision| (decision, None))
+    }
+
+    /// Calls `act` with what the router has to know of it; `None` if it has no prompt.
+    fn with_request<R>(
+        &self,
+        eligible: Option<&[WorkerId]>,
+        act: impl FnOnce(&RouteRequest<'_>) -> R,
+    ) -> Option<R> {
+        let located = self.located.as_ref()?;
+        let (mut root, text_model) = (located.root(self.tenant), located.model_key());
+        let exact = self.exact.map(Prompted::prompt);
+        if let Some(key) = self.key {
+            root = root.with("api_key_tenant", key.tenant.as_bytes());
+        }
+        located.with_prompt(|prompt| {
+            act(&RouteRequest { root, exact, eligible, text_model, ..RouteRequest::new(prompt) })
+        })
+    }
+
+    /// What a policy in the shadow decides for it; its figures are added to this group.
+    pub(crate) fn shadow(&self, shadow: &Arc<Shadow>, group: usize) -> Option<Shadowed> {
+        let fleet = &self.shared.fleet;
+        let snapshot = fleet.snapshot();
+        let eligible = snapshot.eligible(self.model());
+        self.with_request(eligible, |request| shadow.decide(request, group, fleet))?
     }
 
     /// `None` also for a prompt that the router refuses: its worker would refuse it as well, but it has none.

@@ -22,6 +22,7 @@ use trunkline_events::{Source, source};
 
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::trial::is_pool;
 
 /// An engine's ways.
 #[derive(Debug, PartialEq, Eq)]
@@ -206,6 +207,8 @@ pub(crate) struct Told {
     /// Where its KV events come from, and its replays.
     events: Option<String>,
     replay: Option<String>,
+    /// The pool that it belongs to in a trial.
+    pub(crate) pool: Option<String>,
 }
 
 impl Told {
@@ -250,13 +253,14 @@ pub(crate) fn of_url(url: &str) -> Result<(&str, Told), Error> {
             }
             Some(("events", address)) => told.events.replace(address.to_owned()).is_none(),
             Some(("replay", address)) => told.replay.replace(address.to_owned()).is_none(),
+            Some(("pool", name)) if is_pool(name) => told.pool.replace(name.to_owned()).is_none(),
             _ => false,
         };
         if !known {
             return Err(Error::Config {
                 key: "worker",
                 value: format!("#{option}"),
-                allowed: "#engine=vllm, sglang, trtllm or tgi, rank=N, events=ADDRESS and replay=ADDRESS after the URL, joined by &",
+                allowed: "#engine=vllm, sglang, trtllm or tgi, rank=N, events=ADDRESS, replay=ADDRESS and pool=NAME after the URL, joined by &",
             });
         }
     }
@@ -323,6 +327,7 @@ mod tests {
         let source = told.source(&endpoint).unwrap().unwrap();
         let tcp = |host: &str, port| source::Endpoint::Tcp { host: host.into(), port };
         assert_eq!((source.endpoint, source.replay), (tcp("a", 5557), Some(tcp("b", 5558))));
+        assert_eq!(of_url("http://a:1#pool=new").unwrap().1.pool.as_deref(), Some("new"));
         let (_, odd) = of_url("http://a:1#events=a:5557").unwrap();
         assert!(odd.source(&endpoint).is_err());
         for odd in [
@@ -332,6 +337,8 @@ mod tests {
             "http://a:1#engine=",
             "http://a:1#engine=llama",
             "http://a:1#weight=2",
+            "http://a:1#pool=",
+            "http://a:1#pool=a&pool=b",
         ] {
             assert!(matches!(of(odd), Err(Error::Config { key: "worker", .. })), "{odd}");
         }

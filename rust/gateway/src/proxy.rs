@@ -39,6 +39,7 @@ use crate::place::{Choice, Placing, may_retry};
 use crate::prompt::Located;
 use crate::sagemaker::{self, Invocation, RuntimePath};
 use crate::server::Shard;
+use crate::trial::Part;
 
 /// Attempts that may end in a fault: the first and two further workers.
 const MAX_FAULTS: u32 = 3;
@@ -135,6 +136,8 @@ struct Call {
     queued_since: Option<Instant>,
     /// Its prompt as workers' events have it, once somebody looked.
     exact: Option<Option<Prompted>>,
+    /// Its part in what is tried, once somebody looked.
+    part: Option<Option<Box<Part>>>,
     answered: bool,
 }
 
@@ -189,6 +192,7 @@ impl Call {
             refused: Ids::new(),
             queued_since: None,
             exact: None,
+            part: None,
             answered: false,
         }
     }
@@ -223,7 +227,7 @@ impl Call {
                 }
             }
             let placed = self.place(must_wait).await;
-            let Choice { mut booking, kind, annotation } = match placed {
+            let Choice { mut booking, kind, annotation, reason, is_crossed } = match placed {
                 Ok(choice) => choice,
                 // What went wrong before says more than that nobody else is there.
                 Err(Refusal::NoWorker) => break,
@@ -234,6 +238,9 @@ impl Call {
             };
             if let Some(Again { cause, .. }) = again {
                 shared.metrics.retried(cause);
+            }
+            if let Some(part) = self.part() {
+                part.placed(booking.decision(), reason, is_crossed);
             }
             let worker = Arc::clone(&booking.worker);
             match self.send(&booking, kind).await {
@@ -252,7 +259,7 @@ impl Call {
                         Cause::Busy
                     } else {
                         faults += 1;
-                        self.failed.push(worker.id);
+                        self.fail_at(&worker);
                         Cause::Error
                     };
                     last = Some((begun, worker, annotation));
@@ -262,7 +269,7 @@ impl Call {
                     drop(booking);
                     self.note(&fault, &worker);
                     faults += 1;
-                    self.failed.push(worker.id);
+                    self.fail_at(&worker);
                     again = Some(Again {
                         cause: fault.kind.cause(),
                         is_free: fault.unsent || fault.kind.is_loss(),
@@ -280,8 +287,23 @@ impl Call {
                 self.answered = true;
                 let answer = if self.is_invoke() { sagemaker::answer(&refusal) } else { refusal.answer() };
                 shared.metrics.own_answers.count(self.class, answer.status().as_u16());
+                if let Some(part) = self.part() {
+                    part.answered(answer.status().as_u16(), false);
+                }
                 answer
             }
+        }
+    }
+
+    fn part(&mut self) -> Option<&mut Part> {
+        self.part.as_mut()?.as_deref_mut()
+    }
+
+    /// A worker failed it, and is not asked again.
+    fn fail_at(&mut self, worker: &Worker) {
+        self.failed.push(worker.id);
+        if let Some(part) = self.part() {
+            part.failed();
         }
     }
 
@@ -314,11 +336,16 @@ impl Call {
             tenant: invocation.and_then(|invocation| Some(invocation.tenant.as_ref()?.as_bytes())),
             scope: invocation.and_then(|invocation| invocation.scope.as_ref()),
             key: self.key.as_ref(),
+            ticket: None,
             failed: &self.failed,
             refused: &self.refused,
             since: self.since,
             queued_since: &mut self.queued_since,
         };
+        if self.part.is_none() {
+            self.part = Some(placing.join(self.method == Method::POST && self.class.is_generation()));
+        }
+        placing.ticket = self.part.as_ref().and_then(|part| part.as_ref()?.ticket.as_ref());
         placing.place(must_wait).await
     }
 

@@ -4,11 +4,14 @@
 //! workers that are no longer named are removed, whose running requests finish. A failure leaves all as it was. Workers that
 //! the admin API added are not the configuration's and stay, and so do those of SageMaker's endpoints.
 
+use trunkline_core::Policy;
+
 use crate::config::Files;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::profile;
 use crate::server::{Gateway, Shared};
+use crate::trial::TrialConfig;
 
 /// What a reload changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,6 +34,15 @@ impl Gateway {
         let done = self.shared().reload(files, worker_urls);
         self.shared().metrics.edge.reloaded(done.is_ok());
         done
+    }
+
+    /// Puts another trial and another policy in the shadow in force; `None` for none. What those before have come to is
+    /// forgotten, and a ramp ends. Cost: with a shadow, O(blocks of the index), during which decisions wait.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Router`] for a value outside its range; then nothing has changed.
+    pub fn set_trial(&self, trial: Option<TrialConfig>, shadow: Option<Policy>) -> Result<(), Error> {
+        self.shared().set_trial(trial, shadow)
     }
 
     /// Counts a reload that the embedder refused before it came here, as its configuration could not be read.

@@ -33,6 +33,7 @@ use crate::listen::{Listen, Listener, bind_tcp};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::sagemaker::{Layout, Sessions};
+use crate::trial::Trials;
 
 pub(crate) use self::shard::{Counted, Shard};
 pub(crate) use self::shared::{DRAIN_GRACE, Phase, Shared, reached};
@@ -81,9 +82,11 @@ impl Gateway {
         let exact = Exact::new(config.events, &config.tokenizers, config.check_every)?;
         let outbound = Arc::clone(&edge.outbound);
         let fleet = Arc::new(Fleet::new(router, thread_count, outbound, layout, exact, &config));
+        let trials = Arc::<Trials>::default();
         let shared = Arc::new(Shared {
             retries: RetryBudget::new(config.retry_budget),
-            metrics: Metrics::new(Arc::clone(&fleet), Arc::clone(&edge)),
+            metrics: Metrics::new(Arc::clone(&fleet), Arc::clone(&edge), Arc::clone(&trials)),
+            trials,
             clients: config.max_connections_per_client.map(|limit| Arc::new(Clients::new(limit))),
             config,
             edge,
@@ -100,6 +103,7 @@ impl Gateway {
                 shared.add_worker(url, None)?;
             }
         }
+        shared.set_trial(shared.config.trial.clone(), shared.config.shadow)?;
         let (shards, inboxes): (Vec<_>, Vec<_>) =
             (0..thread_count).map(|number| Shard::new(number, &shared)).unzip();
         runtimes[0].spawn(accept(listener, shards.clone()));

@@ -1,6 +1,6 @@
 //! The description of the admin API: an OpenAPI 3.1 document, and what is read out of it.
 //!
-//! `openapi.json` is written by hand. Ten operations do not pay for a crate that derives it: most of what it says (which
+//! `openapi.json` is written by hand. Fifteen operations do not pay for a crate that derives it: most of what it says (which
 //! refusals there are, what a figure means) stands in no type, and would be written as attributes instead. Tests keep it
 //! true: every route and method is in it, and schemathesis compares the answers with it (`tests/integration`).
 

@@ -16,6 +16,8 @@ pub(super) struct WorkerRow {
     id: u32,
     url: String,
     engine: &'static str,
+    /// The pool that it belongs to in a trial.
+    pool: Option<String>,
     healthy: bool,
     draining: bool,
     weight: u32,
@@ -48,6 +50,7 @@ impl WorkerRow {
             id: view.id.0,
             url: view.name,
             engine: worker.map_or("unknown", |worker| worker.engine.get().name),
+            pool: worker.and_then(|worker| worker.label.clone()),
             healthy: view.healthy,
             draining: view.draining,
             weight: view.weight,

@@ -9,6 +9,9 @@ use trunkline_core::WorkerId;
 use super::worker::{Model, Worker};
 use crate::sagemaker::{Layout, Pools};
 
+/// Workers of one side of a trial, ascending.
+type Side = Vec<WorkerId>;
+
 /// All workers at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
@@ -29,6 +32,8 @@ pub(crate) struct Snapshot {
     pub(crate) model_list: Option<Bytes>,
     /// The workers of each variant and component.
     pub(crate) pools: Pools,
+    /// For each label of workers, those that have it and the others.
+    sides: Vec<(String, Side, Side)>,
 }
 
 impl Snapshot {
@@ -80,8 +85,24 @@ impl Snapshot {
             first_entries.iter().filter_map(|model| Some((model.id.clone(), model.parent.clone()?)));
         let adapters = adapters.collect();
         let ids = workers.iter().map(|worker| worker.id).collect();
+        let sides = sides(&workers);
         let has_caps = workers.iter().any(|worker| worker.cap > 0);
-        Self { workers, by_id, ids, has_caps, models, adapters, refuses_unlisted, model_list, pools }
+        Self { workers, by_id, ids, has_caps, models, adapters, refuses_unlisted, model_list, pools, sides }
+    }
+
+    /// The workers of a trial's pool (`is_in`), or all others.
+    pub(crate) fn side(&self, label: &str, is_in: bool) -> &[WorkerId] {
+        match self.sides.iter().find(|(other, ..)| other == label) {
+            Some((_, within, without)) => {
+                if is_in {
+                    within
+                } else {
+                    without
+                }
+            }
+            None if is_in => &[],
+            None => &self.ids,
+        }
     }
 
     /// The worker with this id.
@@ -108,4 +129,18 @@ impl Snapshot {
     pub(super) fn named(&self, url: &str) -> Option<&Arc<Worker>> {
         self.workers.iter().find(|worker| worker.endpoint.url == url)
     }
+}
+
+/// Parts the workers by each of their labels.
+fn sides(workers: &[Arc<Worker>]) -> Vec<(String, Side, Side)> {
+    let mut labels: Vec<&String> = workers.iter().filter_map(|worker| worker.label.as_ref()).collect();
+    labels.sort_unstable();
+    labels.dedup();
+    let part = |label: &String| {
+        let is_in = |worker: &&Arc<Worker>| worker.label.as_ref() == Some(label);
+        let (within, without): (Vec<&Arc<Worker>>, Vec<&Arc<Worker>>) = workers.iter().partition(is_in);
+        let ids = |side: Vec<&Arc<Worker>>| side.iter().map(|worker| worker.id).collect();
+        (label.clone(), ids(within), ids(without))
+    };
+    labels.into_iter().map(part).collect()
 }

@@ -30,7 +30,10 @@ pub(crate) struct Model {
 pub(crate) struct Worker {
     pub(crate) id: WorkerId,
     pub(crate) endpoint: Endpoint,
+    /// Connections to it.
     pub(crate) pool: Pool,
+    /// The pool that it belongs to in a trial, if it is in one.
+    pub(crate) label: Option<String>,
     pub(crate) health: Health,
     pub(crate) requests: RequestTable,
     /// Requests booked here and not finished, as this gateway counts them.
@@ -68,6 +71,7 @@ impl Worker {
             id,
             endpoint,
             pool: Pool::new(threads),
+            label: told.pool.clone(),
             health: Health::default(),
             requests: RequestTable::default(),
             in_flight: AtomicU32::new(0),

@@ -45,6 +45,9 @@ enum Found<'a> {
     Tokens(Vec<u32>),
 }
 
+/// Characters of a prompt that stand for the whole, as `prefix_aware` has it by default.
+const HEAD: usize = 4096;
+
 /// Slices of a text prompt, in order.
 type Slices<'s> = SmallVec<[&'s [u8]; 32]>;
 
@@ -125,6 +128,29 @@ impl<'a> Located<'a> {
             Found::Tokens(ids) if !ids.is_empty() => Some(act(Prompt::Tokens(ids))),
             Found::Nothing | Found::Text(_) | Found::Tokens(_) => None,
         }
+    }
+
+    /// The key that the client gave its prefix.
+    pub(crate) fn prompt_cache_key(&self) -> Option<&str> {
+        self.prompt_cache_key.as_deref()
+    }
+
+    /// A hash that all turns of a conversation have in common: of everything up to and with its first user message. Of a prompt
+    /// that is no conversation, the hash of its first 4,096 characters. `None` without a prompt. Cost: O(bytes).
+    pub(crate) fn conversation_hash(&self, seed: u64) -> Option<u64> {
+        let Found::Text(pieces) = &self.prompt else {
+            return self.with_prompt(|prompt| prompt.head_hash(self.root(None), seed, HEAD));
+        };
+        let slices: Slices<'_> = pieces.iter().map(|piece| piece.bytes(&self.arena)).collect();
+        let user = slices.windows(2).position(|pair| pair[0] == b"user" && pair[1] == text::UNIT_SEPARATOR);
+        let end = user.and_then(|at| {
+            slices[at..].iter().position(|slice| *slice == text::RECORD_SEPARATOR).map(|length| at + length)
+        });
+        let (head, length) = match end {
+            Some(end) => (&slices[..end], usize::MAX),
+            None => (&slices[..], HEAD),
+        };
+        (!head.is_empty()).then(|| Prompt::Text(head).head_hash(self.root(None), seed, length))
     }
 
     fn scan(&mut self, class: PathClass, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {

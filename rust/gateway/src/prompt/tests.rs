@@ -33,6 +33,29 @@ fn root(class: PathClass, body: &Value) -> Root {
 }
 
 #[test]
+fn turns_of_a_conversation_have_one_hash() {
+    use PathClass as C;
+    let of =
+        |class, body: Value| Located::read(class, body.to_string().as_bytes()).unwrap().conversation_hash(7);
+    let message = |role: &str, content: &str| json!({"role": role, "content": content});
+    let (system, first) = (message("system", &"Be kind. ".repeat(1000)), message("user", "Who?"));
+    let begun = of(C::Chat, json!({"messages": [system, first]}));
+    assert!(begun.is_some());
+    let later = json!({"messages": [system, first, message("assistant", "Me."), message("user", "Why?")]});
+    assert_eq!(of(C::Chat, later), begun);
+    assert_ne!(of(C::Chat, json!({"messages": [system, message("user", "What?")]})), begun);
+    assert_ne!(of(C::Chat, json!({"messages": [first]})), begun, "of another system prompt");
+    let input = of(C::Responses, json!({"input": [first]}));
+    assert_eq!(of(C::Responses, json!({"input": [first, message("assistant", "Me.")]})), input);
+    let long = "word ".repeat(1000);
+    let of_prompt = |tail: &str| of(C::Completions, json!({"prompt": format!("{long}{tail}")}));
+    assert_eq!(of_prompt("a"), of_prompt("b"), "4,096 characters stand for the whole");
+    let of_tokens = |last: u32| of(C::Completions, json!({"prompt": vec![last; 8]}));
+    assert_ne!(of_tokens(1), of_tokens(2));
+    assert_eq!(of(C::Chat, json!({"messages": []})), None);
+}
+
+#[test]
 fn finds_the_prompt_of_every_shape() {
     use PathClass as C;
     let hi = "user\x1fhi\x1e";

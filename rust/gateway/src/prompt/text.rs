@@ -11,9 +11,9 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::json::{Malformed, Piece, Scanner};
 
 /// Between a role and the text of its message.
-const UNIT_SEPARATOR: &[u8] = b"\x1f";
+pub(super) const UNIT_SEPARATOR: &[u8] = b"\x1f";
 /// After each message.
-const RECORD_SEPARATOR: &[u8] = b"\x1e";
+pub(super) const RECORD_SEPARATOR: &[u8] = b"\x1e";
 /// Before the hash that stands for a part that is no text.
 const GROUP_SEPARATOR: u8 = 0x1d;
 /// Contents within contents that are looked into (Anthropic's tool results have one).

@@ -24,9 +24,16 @@ impl Call {
         begun: Begun,
         worker: &Worker,
         annotation: Option<HeaderValue>,
-        booking: Option<Booking>,
+        mut booking: Option<Booking>,
     ) -> Response<AnswerBody> {
         let status = begun.parts.status;
+        let is_timed = booking.is_some() && self.is_generation() && status == StatusCode::OK;
+        if let Some(part) = self.part() {
+            part.answered(status.as_u16(), is_timed);
+        }
+        if let Some(booking) = &mut booking {
+            booking.take_part(self.part.take().flatten());
+        }
         if !self.is_invoke() || status.is_success() {
             return self.pass_on(begun, worker, annotation, booking);
         }

@@ -17,6 +17,7 @@ use crate::fleet::{Fleet, Worker};
 use crate::health;
 use crate::metrics::Metrics;
 use crate::sagemaker::Sessions;
+use crate::trial::Trials;
 
 /// How long a drain waits for a request that is half sent.
 pub(crate) const DRAIN_GRACE: Duration = Duration::from_millis(500);
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     /// The workers that the configuration names. Held while another one is put in force.
     pub(crate) configured: Mutex<Vec<String>>,
     pub(crate) retries: RetryBudget,
+    /// What is tried on a part of the traffic, or in its shadow.
+    pub(crate) trials: Arc<Trials>,
     pub(super) phase: watch::Sender<Phase>,
     pub(super) gate: Gate,
     /// Where probes run.

@@ -1,0 +1,97 @@
+"""What `trunkline ab` prints: tables, and sentences that say no more than the figures do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trunkline.ab.report import has_stopped, is_over, shadow_table, trial_table, verdict
+
+
+def estimate(value: float, low: float | None = None, high: float | None = None) -> dict[str, float | None]:
+    return {"value": value, "low": low, "high": high}
+
+
+def arm(**figures: Any) -> dict[str, Any]:
+    counts = {"requests": 500, "errors": 1, "crossed": 0, "spills": 7, "groups": 64}
+    rates = dict.fromkeys(("hit_rate", "expected_hit", "spill_rate", "error_rate", "ttft_p50_s", "ttft_p90_s"))
+    return {"policy": "random", **counts, **rates} | figures
+
+
+def trial(difference: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    keys = ("hit_rate", "expected_hit", "spill_rate", "error_rate", "ttft_p50_ratio", "ttft_p90_ratio")
+    found = {"state": "split", "share": 0.25, "by": "tenant", "pool": None, "ramp": None, "stopped": None}
+    found["arms"] = {"a": arm(), "b": arm(policy="kv_aware", hit_rate=estimate(0.8, 0.75, 0.85))}
+    found["difference"] = dict.fromkeys(keys) | (difference or {})
+    return found | fields
+
+
+def test_figures_stand_beside_each_other_with_their_intervals() -> None:
+    header, rows = trial_table(
+        trial({"hit_rate": estimate(0.4, 0.3, 0.5), "ttft_p90_ratio": estimate(0.5, 0.45, None)})
+    )
+    table = {row[0]: row[1:] for row in rows}
+    assert header == ("", "a", "b", "difference")
+    assert table["policy"] == ("random", "kv_aware", "")
+    assert table["workers"] == ("all", "all", "")
+    assert table["share of tenants"] == ("0.75", "0.25", "")
+    assert table["hit rate"] == ("-", "0.8000 (0.7500 to 0.8500)", "+0.4000 (+0.3000 to +0.5000)")
+    assert table["TTFT p90 ms"] == ("-", "-", "x0.500 (x0.450 to ?)")
+
+
+@pytest.mark.parametrize(
+    ("difference", "said"),
+    [
+        ({"hit_rate": estimate(0.4, 0.3, 0.5)}, "the hit rate is higher: +0.4000"),
+        ({"expected_hit": estimate(-0.1, -0.2, -0.05)}, "the hit rate is lower: -0.1000"),
+        ({"ttft_p90_ratio": estimate(1.5, 1.2, 1.8)}, "the TTFT p90 is longer: x1.500"),
+        ({"error_rate": estimate(0.02, 0.01, 0.03)}, "the error rate is higher: +0.0200"),
+        ({"hit_rate": estimate(0.4, -0.1, 0.9)}, "No difference"),
+        ({"ttft_p90_ratio": estimate(1.5, 1.2, None)}, "No difference"),
+        ({}, "No difference"),
+    ],
+)
+def test_a_difference_is_one_only_beyond_its_interval(difference: dict[str, Any], said: str) -> None:
+    assert said in verdict(trial(difference))
+
+
+def test_few_tenants_are_said_to_be_few() -> None:
+    few = trial(arms={"a": arm(), "b": arm(groups=3)})
+    assert "3 groups" in verdict(few)
+
+
+def test_how_it_stands_is_said_first() -> None:
+    ramp = {"stage": 1, "stages": [0.1, 0.5, 1], "waits_for": "arm b has had 7 of 200 requests"}
+    stopped = {"share": 0.05, "reason": "error rate is 0.5 in b and 0.0 in a"}
+    assert verdict(trial(state="off")).startswith("Nobody is in arm b.")
+    assert verdict(trial()).startswith("Arm b has a share of 0.25.")
+    assert "stage 2 of 3; arm b has had 7 of 200 requests." in verdict(trial(state="ramping", ramp=ramp))
+    assert verdict(trial(state="done", share=1)).startswith("The ramp is done: arm b has a share of 1.")
+    assert "STOPPED at a share of 0.05: error rate is 0.5 in b" in verdict(trial(state="stopped", stopped=stopped))
+
+
+def test_who_waits_for_a_ramp_knows_when_it_is_over() -> None:
+    def report(state: str) -> dict[str, Any]:
+        return {"trial": trial(state=state), "shadow": None}
+
+    assert [is_over(report(state)) for state in ("ramping", "done", "stopped", "split")] == [False, True, True, True]
+    assert [has_stopped(report(state)) for state in ("done", "stopped")] == [False, True]
+    assert is_over({"trial": None, "shadow": None})
+    assert not has_stopped({"trial": None, "shadow": None})
+
+
+def test_a_shadow_is_said_to_know_no_ttft() -> None:
+    side = {"policy": "kv_aware", "expected_hit": estimate(0.5, 0.4, 0.6), "spill_rate": None, "load_spread": 1.25}
+    shadow = {
+        "requests": 9,
+        "agreement": estimate(0.9, 0.8, 0.95),
+        "live": side,
+        "shadow": side | {"policy": "random", "load_spread": None},
+        "difference": {"expected_hit": estimate(0.0, -0.1, 0.1), "spill_rate": None},
+    }
+    _, rows = shadow_table(shadow)
+    table = {row[0]: row[1:] for row in rows}
+    assert table["TTFT"][1] == "cannot be known"
+    assert table["load spread"] == ("1.25", "-", "")
+    assert table["same worker"][1] == "0.9000 (0.8000 to 0.9500)"
