@@ -6,6 +6,7 @@ import gzip
 import html.parser
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,34 @@ def test_names_in_a_plot_are_text() -> None:
     page = plot.page(Comparison("<script>", 1, [Cell("<b>", 1.0, [found])]))
     assert "<script>" not in page
     assert "<b>" not in page
+
+
+def test_a_chart_has_round_values_at_its_axes_and_a_legend_within_its_frame() -> None:
+    series = [plot.Series(f"worker {number}", [(11.0, 0.0), (1_150_000.0, 0.58)]) for number in range(9)]
+    drawn = plot.svg(plot.Chart("Hit rate", "tokens", "share", series, logarithmic=True))
+    texts = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]+)</text>', drawn)
+    names = [name for _, _, name in texts]
+    assert [name for name in names if name[0].isdigit()] == [
+        *("0", "0.2", "0.4", "0.6"),
+        *("100", "1 k", "10 k", "100 k", "1 M"),
+    ]
+    width, height = map(int, re.findall(r'<svg width="(\d+)" height="(\d+)"', drawn)[0])
+    legend = [(float(x), float(y)) for x, y, name in texts if name.startswith("worker")]
+    assert len(set(legend)) == len(series)
+    assert all(x + 7 * len("worker 0") <= width and y <= height for x, y in legend)
+
+
+def test_whole_numbers_have_whole_numbers_at_their_axis() -> None:
+    drawn = plot.svg(plot.Chart("Hit rate", "workers", "share", [plot.Series("kv_aware", [(4.0, 0.5), (6.0, 0.5)])]))
+    assert [text for text in re.findall(r'text-anchor="middle">([^<]+)<', drawn) if text != "workers"] == [
+        "4",
+        "5",
+        "6",
+    ]
+
+
+def test_a_single_point_is_seen() -> None:
+    assert "<circle" in plot.svg(plot.Chart("Hit rate", "workers", "share", [plot.Series("kv_aware", [(4.0, 0.5)])]))
 
 
 def metrics(scale: int) -> str:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from trunkline.simulate.plot import Chart, Series, document, svg
 
-from .report import as_text
+from .report import as_text, verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .spec import Findings, Forecast
+
+_MS = 1e3
 
 
 def write(findings: Findings, profile: str, path: Path) -> None:
@@ -21,10 +23,12 @@ def write(findings: Findings, profile: str, path: Path) -> None:
 
 
 def page(findings: Findings, profile: str) -> str:
-    """Return the page: plots, then the report."""
+    """Return the page: the answer, plots, then the report."""
     of = findings.files[0].name if len(findings.files) == 1 else f"{len(findings.files)} files"
     figures = "\n".join(svg(chart) for chart in charts(findings))
-    return document(f"trunkline analyze {of}", f"{figures}\n<pre>{html.escape(as_text(findings, profile))}</pre>")
+    answer = "\n".join(f'<p class="verdict">{html.escape(sentence)}</p>' for sentence in verdict(findings))
+    report = f'<pre class="wrapped">{html.escape(as_text(findings, profile))}</pre>'
+    return document(f"trunkline analyze {of}", f"{answer}\n{figures}\n{report}")
 
 
 def charts(findings: Findings) -> list[Chart]:
@@ -33,7 +37,7 @@ def charts(findings: Findings) -> list[Chart]:
     out = [
         Chart(
             "Ideal hit rate over the size of one cache",
-            "tokens",
+            "size of the cache, tokens",
             "share of prompt tokens",
             [Series("one cache", points)],
             logarithmic=True,
@@ -54,7 +58,8 @@ def charts(findings: Findings) -> list[Chart]:
     ):
         if shares:
             added = [(float(at), sum(shares[:at])) for at in range(len(shares) + 1)]
-            out.append(Chart(title, "how many of them", "share of prompt tokens", [Series("saved", added)]))
+            axis = "how many of them, largest saving first"
+            out.append(Chart(title, axis, "share of prompt tokens", [Series("saved", added)]))
     return out
 
 
@@ -65,7 +70,7 @@ def _over_workers(forecasts: list[Forecast]) -> list[Chart]:
     def series(figure: str) -> list[Series]:
         def value(at: int) -> float:
             row = rows[at][1]
-            return row.hit_rate if figure == "hit" else row.ttft_s.p50
+            return row.hit_rate if figure == "hit" else row.ttft_s.p50 * _MS
 
         return [
             Series(policy, [(float(rows[at][0]), value(at)) for at in range(len(rows)) if rows[at][1].policy == policy])
@@ -74,5 +79,5 @@ def _over_workers(forecasts: list[Forecast]) -> list[Chart]:
 
     return [
         Chart("Forecast hit rate over the size of the fleet", "workers", "share of prompt tokens", series("hit")),
-        Chart("Forecast TTFT p50 over the size of the fleet", "workers", "seconds", series("ttft")),
+        Chart("Forecast TTFT p50 over the size of the fleet", "workers", "milliseconds", series("ttft")),
     ]
