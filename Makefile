@@ -164,7 +164,7 @@ audit: .cache/tools/bin/cargo-deny $(VENV)/installed ## licences, sources and kn
 .cache/tools/bin/cargo-deny:
 	cargo install cargo-deny --version $(CARGO_DENY) --root .cache/tools --locked
 
-build: $(VENV)/built
+build: $(VENV)/built ## .venv with the module in it, and the command .venv/bin/trunkline
 
 # Rebuilt when a Rust source changed; Python sources are used where they are.
 $(VENV)/built: $(VENV)/installed $(RUST_SOURCES)
