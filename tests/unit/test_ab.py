@@ -61,6 +61,11 @@ def test_few_tenants_are_said_to_be_few() -> None:
     assert "3 groups" in verdict(few)
 
 
+def test_a_trial_without_requests_has_no_findings() -> None:
+    nobody = arm(requests=0, groups=0)
+    assert verdict(trial(arms={"a": nobody, "b": nobody})) == "Arm b has a share of 0.25. No requests yet."
+
+
 def test_how_it_stands_is_said_first() -> None:
     ramp = {"stage": 1, "stages": [0.1, 0.5, 1], "waits_for": "arm b has had 7 of 200 requests"}
     stopped = {"share": 0.05, "reason": "error rate is 0.5 in b and 0.0 in a"}

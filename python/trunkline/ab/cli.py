@@ -54,6 +54,8 @@ def ab(context: click.Context, *, admin_url: str, token_file: Path | None, as_js
         while watch and not is_over(found):
             time.sleep(WATCH_S)
             found = admin.trial()
+            if not as_json:
+                click.echo(f"\n{time.strftime('%H:%M:%S')}")
             _echo_trials(found, as_json=as_json)
     if has_stopped(found):
         context.exit(1)
@@ -68,6 +70,8 @@ def _echo_trials(found: dict[str, Any], *, as_json: bool) -> None:
     if found["trial"] is not None:
         echo_table(*trial_table(found["trial"]))
         click.echo(verdict(found["trial"]))
+    if found["trial"] is not None and found["shadow"] is not None:
+        click.echo()
     if found["shadow"] is not None:
         echo_table(*shadow_table(found["shadow"]))
 

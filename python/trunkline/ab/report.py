@@ -132,6 +132,8 @@ def _findings(trial: Mapping[str, Any]) -> str:
     seen = [text for text in found if text]
     if seen:
         return "In arm b " + ", ".join(seen) + "."
+    if not arms["a"]["requests"] + arms["b"]["requests"]:
+        return "No requests yet."
     groups = min(arms["a"]["groups"], arms["b"]["groups"])
     if groups < MIN_GROUPS:
         return f"Too few tenants for intervals: {groups} groups of them in the smaller arm, {MIN_GROUPS} are needed."
