@@ -110,8 +110,8 @@ def config(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # noqa
     if as_json:
         click.echo(json.dumps({key: {"value": shown[key], "source": sources[key]} for key in shown}, indent=2))
         return
-    rows = [(key, _plain(value), sources[key]) for key, value in shown.items()]
-    _echo_table(("key", "value", "source"), rows)
+    rows = [(key, sources[key], _plain(value)) for key, value in shown.items()]
+    _echo_table(("key", "source", "value"), rows)
 
 
 @cli.command("mock-worker")
@@ -360,33 +360,49 @@ def workers_drain(admin: Any, worker: str) -> None:  # noqa: ANN401 (click)
 
 @cli.command()
 @click.argument("prompt")
-@click.option("--model", help="Model of the request.")
+@click.option("--system", metavar="TEXT", help="System message before it.")
+@click.option("--model", help="Model of the request; what one model has cached is of no use to another, or to none.")
 @click.option("--completion", is_flag=True, help="Treat PROMPT as a completion's prompt, not as a chat message.")
 @_admin
 @_admin_token
 @_json
 def explain(
-    prompt: str, *, model: str | None, completion: bool, admin_url: str, token_file: Path | None, as_json: bool
+    prompt: str,
+    *,
+    system: str | None,
+    model: str | None,
+    completion: bool,
+    admin_url: str,
+    token_file: Path | None,
+    as_json: bool,
 ) -> None:
-    """Ask a running gateway where it would send PROMPT now, and why.
+    """Ask a running gateway where it would send PROMPT, a user's message, now, and why.
+
+    Model and system message belong to what is looked up: without those of your requests nothing of them is found. POST
+    /admin/explain takes a whole body.
 
     \b
-    trunkline explain "You are a helpful assistant."
-    trunkline explain --json --completion "Once upon a time"
+    trunkline explain "What is a trunk line?" --model llama --system "You are a helpful assistant."
+    trunkline explain --json --model llama --completion "Once upon a time"
     """
     from .admin import Admin  # noqa: PLC0415 (see the module)
 
     body: dict[str, Any] = {"model": model} if model else {}
     path = "/v1/completions" if completion else "/v1/chat/completions"
-    body |= {"prompt": prompt} if completion else {"messages": [{"role": "user", "content": prompt}]}
+    if completion and system is not None:
+        raise Misuse("--completion has no --system: put it at the beginning of PROMPT")
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    messages.append({"role": "user", "content": prompt})
+    body |= {"prompt": prompt} if completion else {"messages": messages}
     with _failures():
         found = Admin(admin_url, token_file=token_file).explain(path, body)
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    candidates = found.pop("candidates", [])
+    candidates = sorted(found.pop("candidates", []), key=lambda candidate: candidate["cost"])
     click.echo("\n".join(f"{key}: {_plain(value)}" for key, value in found.items()))
-    columns = list(candidates[0]) if candidates else []
+    first = ("worker", "cost", "matched_tokens")
+    columns = [*first, *(column for column in candidates[0] if column not in first)] if candidates else []
     _echo_table(columns, [[_plain(candidate.get(column)) for column in columns] for candidate in candidates])
 
 

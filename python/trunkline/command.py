@@ -54,6 +54,8 @@ def failures() -> Iterator[None]:
 
 def plain(value: object) -> str:
     """Show a value as a person writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list | tuple):

@@ -143,6 +143,14 @@ def test_explain_tells_where_a_prompt_would_go(serve: Serve, make_workers: MakeW
     explained = json.loads(trunkline("explain", *admin, "--model", "mock", "--json", SYSTEM).stdout)
     assert explained["worker"] == reply.headers["x-trunkline-worker"]
     assert len(explained["candidates"]) == 2
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "hello"}]
+    reply = served.chat("hello", messages=messages)
+    asked = ("explain", *admin, "--model", "mock", "--system", SYSTEM, "another question")
+    table = [line.split() for line in trunkline(*asked).stdout.splitlines()]
+    assert ["reason:", "prefix"] in table
+    assert table[-3][:3] == ["worker", "cost", "matched_tokens"]
+    assert table[-2][0] == reply.headers["x-trunkline-worker"]  # the cheapest stands first
+    assert trunkline("explain", *admin, "--completion", "--system", SYSTEM, "hello").returncode == 2
     text = trunkline("explain", *admin, "--completion", SYSTEM)
     assert text.returncode == 0
     assert "reason: " in text.stdout

@@ -61,12 +61,12 @@ def test_config_shows_settings_and_sources() -> None:
     assert shown["annotate"] == {"value": False, "source": "command line"}
     assert shown["port"] == {"value": 8080, "source": "default"}
     table = run("config", *worker).output.splitlines()
-    assert table[0].split() == ["key", "value", "source"]
-    assert "workers http://a:1 http://b:1 command line" in [" ".join(line.split()) for line in table]
+    assert table[0].split() == ["key", "source", "value"]
+    assert "workers command line http://a:1 http://b:1" in [" ".join(line.split()) for line in table]
 
 
 def test_config_refuses_what_serve_would_refuse() -> None:
     done = run("config")
-    assert (done.exit_code, "workers" in done.output) == (2, True)
+    assert (done.exit_code, "no workers (default), give --worker: allowed is" in done.output) == (2, True)
     done = run("config", "--worker", "http://a:1", "--port", "-1")
     assert (done.exit_code, "port = '-1'" in done.output) == (2, True)

@@ -11,9 +11,10 @@ import msgspec
 class SettingsError(Exception):
     """A setting cannot be used. Its data are attributes: key, value, allowed, and the source the value came from."""
 
-    def __init__(self, key: str, value: object, *, allowed: str, source: str) -> None:
-        """Keep the data and phrase them."""
-        super().__init__(f"{key} = {value!r} ({source}): allowed is {allowed}")
+    def __init__(self, key: str, value: object, *, allowed: str, source: str, flag: str = "") -> None:
+        """Keep the data and phrase them; the flag is what to give if there is no value."""
+        given = f"no {key} ({source}), give {flag}" if flag and not value else f"{key} = {value!r} ({source})"
+        super().__init__(f"{given}: allowed is {allowed}")
         self.key, self.value, self.allowed, self.source = key, value, allowed, source
 
 
@@ -82,7 +83,8 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.convert(value, self.type, strict=False)
         except msgspec.ValidationError as refused:
             allowed = f"{self.allowed}; {refused}" if self.is_table else self.allowed
-            raise SettingsError(self.name, value, allowed=allowed, source=source) from refused
+            flag = self.flag if self.is_list else ""
+            raise SettingsError(self.name, value, allowed=allowed, source=source, flag=flag) from refused
 
 
 def _describe(info: msgspec.inspect.Type) -> str:
