@@ -141,7 +141,12 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         int, Meta(ge=1, le=1000, description="Gateways in front of the same workers, this one included.")
     ] = 1
     prefix_length: Annotated[
-        int, Meta(ge=1024, le=65536, description="Characters of a prompt that prefix_aware hashes.")
+        int,
+        Meta(
+            ge=1024,
+            le=65536,
+            description="Characters of a prompt that prefix_aware hashes; a shorter one is hashed whole.",
+        ),
     ] = 4096
     concurrency_threshold: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
