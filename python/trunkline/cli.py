@@ -311,7 +311,7 @@ def workers(context: click.Context, *, admin_url: str, token_file: Path | None, 
     trunkline workers
     trunkline workers --admin http://10.0.0.9:8081 --json
     trunkline workers add http://10.0.0.3:8000
-    trunkline workers drain http://10.0.0.1:8000
+    trunkline workers --admin http://10.0.0.9:8081 drain http://10.0.0.1:8000
     trunkline workers remove http://10.0.0.1:8000
     """
     from .admin import Admin  # noqa: PLC0415 (see the module)
@@ -324,7 +324,9 @@ def workers(context: click.Context, *, admin_url: str, token_file: Path | None, 
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    columns = ("id", "url", "engine", "healthy", "draining", "in_flight", "queued_tokens", "cached_blocks", "decisions")
+    columns = ["id", "url", "engine", "healthy", "draining", "in_flight", "queued_tokens", "cached_blocks", "decisions"]
+    if any(worker["pool"] is not None for worker in found):
+        columns.append("pool")
     _echo_table(columns, [[_plain(worker[column]) for column in columns] for worker in found])
 
 

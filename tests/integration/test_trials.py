@@ -203,6 +203,8 @@ def test_a_worker_added_with_a_label_joins_its_pool(serve: Serve, make_workers: 
     assert ask(served, "x").headers["x-trunkline-worker"] == old.url, "an empty pool is no reason to fail"
     assert served.call("POST", "/admin/workers", {"url": labelled(new, "new")}, admin=True).status == 201
     wait_for(lambda: ask(served, "x").headers["x-trunkline-worker"] == new.url)
+    table = [line.split() for line in trunkline("workers", "--admin", served.admin_url).stdout.splitlines()]
+    assert [(row[1], row[-1]) for row in table] == [("url", "pool"), (old.url, "-"), (new.url, "new")]
 
 
 def test_a_ramp_takes_a_good_pool_to_all_of_the_traffic(serve: Serve, make_workers: MakeWorkers) -> None:

@@ -61,6 +61,11 @@ def test_few_tenants_are_said_to_be_few() -> None:
     assert "3 groups" in verdict(few)
 
 
+def test_a_ramp_that_stopped_is_not_said_to_show_no_difference() -> None:
+    said = verdict(trial(state="stopped", stopped={"share": 0.05, "reason": "TTFT p90 is 674 ms in b and 198 ms in a"}))
+    assert said.endswith("before another try.")
+
+
 def test_a_trial_without_requests_has_no_findings() -> None:
     nobody = arm(requests=0, groups=0)
     assert verdict(trial(arms={"a": nobody, "b": nobody})) == "Arm b has a share of 0.25. No requests yet."

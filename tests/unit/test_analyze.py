@@ -137,6 +137,12 @@ def test_prompts_can_be_kept_out(tmp_path: Path) -> None:
             assert WORDS[0] not in text
 
 
+def test_a_page_that_cannot_be_written_costs_no_report(tmp_path: Path) -> None:
+    path = log(tmp_path / "early.jsonl", early=True)
+    done = analyze(str(path), "--no-forecast", "--html", str(tmp_path / "missing" / "report.html"))
+    assert (done.exit_code, "Prompt advice" in done.stdout, "No such file" in done.stderr) == (1, True, True)
+
+
 def test_control_characters_are_shown_and_do_nothing() -> None:
     assert quoted("system\x1fBe\nkind\x1e\x1b[31m") == r"system: Be\nkind | \x1b[31m"
 

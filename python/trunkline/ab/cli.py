@@ -35,6 +35,7 @@ def ab(context: click.Context, *, admin_url: str, token_file: Path | None, as_js
     trunkline ab ramp --stage-s 600
     trunkline ab --watch
     trunkline ab stop
+    trunkline ab --admin http://10.0.0.9:8081 reset
     trunkline ab --json
     """
     from trunkline.admin import Admin  # noqa: PLC0415 (see trunkline.cli)

@@ -103,7 +103,7 @@ def verdict(trial: Mapping[str, Any]) -> str:
         "done": f"The ramp is done: arm b has a share of {trial['share']:g}.",
         "stopped": _stopped(trial),
     }[trial["state"]]
-    return f"{standing} {_findings(trial)}"
+    return f"{standing} {_findings(trial)}".rstrip()
 
 
 def _ramping(trial: Mapping[str, Any]) -> str:
@@ -132,6 +132,8 @@ def _findings(trial: Mapping[str, Any]) -> str:
     seen = [text for text in found if text]
     if seen:
         return "In arm b " + ", ".join(seen) + "."
+    if trial["state"] == "stopped":
+        return ""  # The ramp's own look found what these figures, of all its stages, may not show.
     if not arms["a"]["requests"] + arms["b"]["requests"]:
         return "No requests yet."
     groups = min(arms["a"]["groups"], arms["b"]["groups"])

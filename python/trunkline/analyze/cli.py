@@ -117,11 +117,11 @@ def analyze(
             findings = run(options, logs)
     except SourceError as error:
         raise Misuse(str(error)) from error
+    click.echo(json.dumps(as_dict(findings, name), indent=2) if as_json else as_text(findings, name))
     if page is not None:
         from .page import write  # noqa: PLC0415 (see trunkline.cli)
 
         with failures():
             write(findings, name, page)
-    click.echo(json.dumps(as_dict(findings, name), indent=2) if as_json else as_text(findings, name))
     if findings.partial:
         raise SystemExit(130)

@@ -229,13 +229,13 @@ def simulate_run(*, as_json: bool, plots: tuple[Path, ...], **asked: Any) -> Non
         raise Misuse(str(error)) from error
     if not comparison.cells:
         raise SystemExit(130)
+    click.echo(json.dumps(as_dict(comparison), indent=2) if as_json else as_text(comparison))
     if plots:
         from .plot import draw  # noqa: PLC0415 (see trunkline.cli)
 
         with failures():
             for path in plots:
                 draw(comparison, path)
-    click.echo(json.dumps(as_dict(comparison), indent=2) if as_json else as_text(comparison))
     if comparison.stopped:
         raise SystemExit(130)
 
