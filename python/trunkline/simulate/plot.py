@@ -132,7 +132,7 @@ body {{ font: 14px system-ui, sans-serif; margin: 2em auto; padding: 0 1em; max-
 body {{ color: #222; background: #fff }}
 h1 {{ font-size: 1.5em }}
 .verdict {{ font-size: 1.15em; margin: .4em 0 }}
-.verdict + figure {{ margin-top: 1em }}
+.verdict:last-of-type {{ margin-bottom: 1.2em }}
 pre {{ overflow-x: auto; background: #f6f6f6; padding: 1em; font-size: 12px }}
 pre.wrapped {{ white-space: pre-wrap; overflow-wrap: anywhere }}
 figure {{ display: inline-block; margin: 0 1em 1.5em 0; vertical-align: top }}
