@@ -406,6 +406,8 @@ def explain(
     first = ("worker", "cost", "matched_tokens")
     columns = [*first, *(column for column in candidates[0] if column not in first)] if candidates else []
     _echo_table(columns, [[_plain(candidate.get(column)) for column in columns] for candidate in candidates])
+    if not model and not any(candidate["matched_tokens"] for candidate in candidates):
+        click.echo("Nothing of it is found. Requests that name a model are found with --model only.", err=True)
 
 
 @cli.group()

@@ -48,7 +48,10 @@ def test_figures_stand_beside_each_other_with_their_intervals() -> None:
         ({"ttft_p90_ratio": estimate(1.5, 1.2, 1.8)}, "the TTFT p90 is longer: x1.500"),
         ({"error_rate": estimate(0.02, 0.01, 0.03)}, "the error rate is higher: +0.0200"),
         ({"hit_rate": estimate(0.4, -0.1, 0.9)}, "No difference"),
-        ({"ttft_p90_ratio": estimate(1.5, 1.2, None)}, "No difference"),
+        ({"ttft_p90_ratio": estimate(2.9, 2.3, None)}, "the TTFT p90 is longer: x2.900"),
+        ({"ttft_p90_ratio": estimate(0.5, None, 0.7)}, "the TTFT p90 is shorter: x0.500"),
+        ({"ttft_p90_ratio": estimate(1.5, None, None)}, "No difference"),
+        ({"ttft_p90_ratio": estimate(1.5, None, 2.0)}, "No difference"),
         ({}, "No difference"),
     ],
 )

@@ -156,12 +156,15 @@ _LONGER = _Sides(1.0, "longer", "shorter", _times)
 
 
 def _finding(text: str, estimate: Any, sides: _Sides) -> str:  # noqa: ANN401 (JSON)
-    """Say that a figure differs, if its interval is on one side of no difference."""
-    if estimate is None or estimate["low"] is None or estimate["high"] is None:
+    """Say that a figure differs, if its interval is on one side of no difference; the far bound need not be known."""
+    if estimate is None:
         return ""
-    if estimate["low"] <= sides.none <= estimate["high"]:
+    if estimate["low"] is not None and estimate["low"] > sides.none:
+        side = sides.more
+    elif estimate["high"] is not None and estimate["high"] < sides.none:
+        side = sides.less
+    else:
         return ""
-    side = sides.more if estimate["value"] > sides.none else sides.less
     return f"the {text.format(side)}: {_interval(estimate, sides.write)}"
 
 

@@ -20,6 +20,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::exact::Exact;
 use crate::outbound::Outbound;
+use crate::probe::Failure;
 use crate::profile::{self, Profile};
 use crate::pulse::Expectation;
 use crate::queue::Queue;
@@ -271,9 +272,12 @@ impl Fleet {
             .map(|worker| worker.id)
     }
 
-    /// Takes a worker out of rotation.
-    pub(crate) fn take_out(&self, worker: &Worker) {
-        worker.health.change(false, || self.tell(worker, false));
+    /// Takes a worker out of rotation, and says so on standard error.
+    pub(crate) fn take_out(&self, worker: &Worker, failure: Failure) {
+        worker.health.change(false, || {
+            eprintln!("trunkline: {} is out of rotation: {failure}", worker.endpoint.url);
+            self.tell(worker, false);
+        });
     }
 
     /// Puts a worker back into rotation. If it was seen to refuse connections, it restarted, and its cache is lost.
@@ -285,6 +289,7 @@ impl Fleet {
             });
         }
         worker.health.change(true, || {
+            eprintln!("trunkline: {} is back in rotation", worker.endpoint.url);
             self.ramp_up(worker, self.now());
             self.tell(worker, true);
         });

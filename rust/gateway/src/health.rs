@@ -191,7 +191,7 @@ pub(crate) async fn watch(fleet: Arc<Fleet>, worker: Arc<Worker>, interval: Dura
                 }
                 let diagnosis = sick.diagnose(failure, Instant::now());
                 if diagnosis.is_down {
-                    fleet.take_out(&worker);
+                    fleet.take_out(&worker, failure);
                 }
                 if diagnosis.is_gone {
                     worker.pool.clear();

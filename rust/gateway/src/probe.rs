@@ -2,7 +2,7 @@
 //!
 //! Each question is a GET on a connection of its own, so that it also finds out whether the worker still accepts any.
 
-use std::io;
+use std::{fmt, io};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
@@ -32,6 +32,18 @@ pub(crate) enum Failure {
     Timeout,
     /// This machine has no descriptor or port left to ask with.
     Local,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Refused => "it refuses connections",
+            Self::Broken => "it broke the connection",
+            Self::Unhealthy => "it says that it is not well",
+            Self::Timeout => "no answer in time",
+            Self::Local => "this machine has no descriptor or port left",
+        })
+    }
 }
 
 impl From<io::Error> for Failure {

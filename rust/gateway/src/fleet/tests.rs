@@ -107,7 +107,7 @@ fn the_lightest_takes_turns_among_equals() {
     seen.sort_unstable();
     assert_eq!(seen, snapshot.workers.iter().map(|worker| worker.id).collect::<Vec<_>>());
     snapshot.workers[0].in_flight.store(1, Ordering::Relaxed);
-    fleet.take_out(&snapshot.workers[1]);
+    fleet.take_out(&snapshot.workers[1], Failure::Unhealthy);
     assert_eq!(fleet.lightest(&snapshot, None, &[]), Some(snapshot.workers[2].id));
     assert_eq!(fleet.lightest(&snapshot, None, &[snapshot.workers[2].id]), Some(snapshot.workers[0].id));
     assert_eq!(fleet.lightest(&snapshot, Some(&[snapshot.workers[1].id]), &[]), None);

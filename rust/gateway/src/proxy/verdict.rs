@@ -8,6 +8,7 @@ use http::header::{self, HeaderMap};
 use super::Call;
 use super::attempt::Begun;
 use crate::fleet::Worker;
+use crate::probe::Failure;
 use crate::upstream::{Fault, FaultKind};
 
 /// What an answer means for its request.
@@ -59,7 +60,7 @@ impl Call {
             FaultKind::Gone => return,
         };
         if worker.health.connect_failed(source) {
-            fleet.take_out(worker);
+            fleet.take_out(worker, if source.is_some() { Failure::Refused } else { Failure::Timeout });
         }
     }
 }

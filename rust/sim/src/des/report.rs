@@ -83,7 +83,8 @@ pub struct Report {
     pub hit_rate: f64,
     /// The same of an endless cache that all workers share.
     pub ideal_hit_rate: f64,
-    /// Requests per second of the middle 80 % of the answers, which a slow end does not change.
+    /// Answers per second while the middle 80 % of the requests arrived: what the fleet keeps up with, and no backlog that it
+    /// works off later.
     pub throughput_rps: f64,
     /// Tokens of answers per second.
     pub output_tokens_per_s: f64,
@@ -95,7 +96,7 @@ pub struct Report {
     pub busy_over_mean: f64,
     /// Share of the time in which live workers compute.
     pub utilisation: f64,
-    /// GPU-seconds that the fleet stood there for one request.
+    /// GPU-seconds that the fleet stood there for one answer of that time.
     pub gpu_s_per_request: f64,
     /// GPU-seconds that the fleet computed for one request.
     pub busy_gpu_s_per_request: f64,
@@ -151,23 +152,19 @@ impl Report {
             worker.uncached_tokens += u64::from(asked(answer).prompt_tokens - answer.cached_tokens);
         }
         let start_s = answers[0].arrived_s;
-        let mut done: Vec<f64> = answers.iter().map(|answer| answer.done_s).collect();
-        done.sort_by(f64::total_cmp);
-        let n = done.len();
-        report.duration_s = done[n - 1] - start_s;
-        let (from, to) = (n / 10, (n * 9 / 10).max(n / 10 + 1).min(n - 1));
-        report.throughput_rps = (to - from) as f64 / (done[to] - done[from]).max(1e-9);
+        let end_s = answers.iter().map(|answer| answer.done_s).fold(1e-9, f64::max);
+        report.duration_s = end_s - start_s;
+        report.throughput_rps = throughput_rps(&answers, simulation.answers());
         let output: u64 = answers.iter().map(|answer| u64::from(asked(answer).output_tokens)).sum();
         report.output_tokens_per_s = output as f64 / report.duration_s.max(1e-9);
         report.balance(live);
         // Busy time counts from the beginning, so it is held against all answers.
         let gpus = f64::from(simulation.profile().gpus);
-        let end_s = done[n - 1].max(1e-9);
         let busy_s: f64 = report.workers.iter().map(|worker| worker.busy_s).sum();
         report.utilisation =
             report.workers[..live].iter().map(|worker| worker.busy_s).sum::<f64>() / (live as f64 * end_s);
         report.busy_gpu_s_per_request = gpus * busy_s / all as f64;
-        report.gpu_s_per_request = gpus * live as f64 * report.duration_s / n as f64;
+        report.gpu_s_per_request = gpus * live as f64 / report.throughput_rps;
         report.timeline = timeline(&answers, simulation);
         report
     }
@@ -181,6 +178,19 @@ impl Report {
         self.busiest_over_mean = over_mean(live.iter().map(|worker| worker.requests as f64).collect());
         self.busy_over_mean = over_mean(live.iter().map(|worker| worker.busy_s).collect());
     }
+}
+
+/// Answers, of `all`, per second of the time in which the middle 80 % of `counted`, by arrival, arrived; all of them over all of
+/// the time if they arrived at once.
+fn throughput_rps(counted: &[Answer], all: &[Answer]) -> f64 {
+    let n = counted.len();
+    let (from_s, to_s) = (counted[n / 10].arrived_s, counted[(n * 9 / 10).min(n - 1)].arrived_s);
+    let done = all.iter().filter(|answer| (from_s..to_s).contains(&answer.done_s)).count();
+    if done > 0 {
+        return done as f64 / (to_s - from_s);
+    }
+    let end_s = counted.iter().map(|answer| answer.done_s).fold(0.0, f64::max);
+    n as f64 / (end_s - counted[0].arrived_s).max(1e-9)
 }
 
 pub(crate) fn ttft_s(answer: &Answer) -> f64 {
