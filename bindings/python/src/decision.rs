@@ -264,6 +264,8 @@ pub(crate) struct Candidate {
     memory: f64,
     /// Penalty in tokens for being over the fleet's mean.
     over_mean: f64,
+    /// Price in tokens of placing a new prompt there, by what it holds beside the others' mean; negative if less.
+    held: f64,
     /// Home bonus in tokens, 0 for all others.
     home_bonus: f64,
     /// Learnt slowness, 1 = like the fleet.
@@ -315,6 +317,7 @@ impl Explanation {
                 replication: view.replication,
                 memory: view.memory,
                 over_mean: view.over_mean,
+                held: view.held,
                 home_bonus: view.home_bonus,
                 slowness: view.slowness,
                 cost: view.cost,

@@ -225,6 +225,7 @@ impl State {
                 + standing.answer_tokens as f64,
             capacity_tokens: standing.capacity_tokens,
             slowness: standing.slowness,
+            held_blocks: 0,
         }
     }
 
@@ -238,7 +239,16 @@ impl State {
     ) -> Choice {
         let &Plan { deepest, deepest_holders, .. } = plan;
         let ids = plan.ids(&self.fleet);
-        let candidate = |id| self.candidate(id, hits);
+        // What workers hold counts for prompts that are new by half. Where fewer than half of the workers have a request,
+        // equal ones tie and the prompt goes home, as after a restart. Replicas have homes to agree on, and fill the same caches without knowing
+        // it; a few workers out of many do not tell what the fleet holds.
+        let in_flight = self.in_flight(plan);
+        let spreads = config.replicas == 1
+            && ids.len() < SAMPLE_FROM
+            && 2 * in_flight >= ids.len() as u64
+            && deepest < hits.length.tokens.div_ceil(2);
+        let held = |id| if spreads { self.index.view_blocks(self.standing(id).view) } else { 0 };
+        let candidate = |id| Candidate { held_blocks: held(id), ..self.candidate(id, hits) };
         if plan.samples {
             candidates.extend(self.sample(plan).into_iter().map(candidate));
         } else {
@@ -248,7 +258,7 @@ impl State {
             prompt_tokens: hits.length.tokens,
             parts: &plan.parts,
             live: ids.len(),
-            in_flight: self.in_flight(plan),
+            in_flight,
             deepest_holders,
             mean_answer_tokens: self.mean_answer_tokens,
             home: if config.replicas > 1 { self.home(plan, config) } else { None },

@@ -101,6 +101,8 @@ pub struct CandidateView {
     pub memory: f64,
     /// Penalty in tokens for being over the fleet's mean.
     pub over_mean: f64,
+    /// Price in tokens of placing a new prompt there, by what it holds beside the others' mean; negative if less.
+    pub held: f64,
     /// Home bonus in tokens, 0 for all others.
     pub home_bonus: f64,
     /// Learnt slowness, 1 = like the fleet.

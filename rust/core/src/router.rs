@@ -611,6 +611,7 @@ impl Router {
                     replication: score.replication,
                     memory: score.memory,
                     over_mean: score.over_mean,
+                    held: score.held,
                     home_bonus: score.home_bonus,
                     slowness: candidate.slowness,
                     cost: score.cost,

@@ -85,3 +85,37 @@ fn the_deepest_holders_are_in_the_sample_the_least_loaded_of_them_first() {
     }
     assert_eq!(sampled.worker, full.worker);
 }
+
+#[test]
+fn what_is_held_counts_for_new_prompts_of_a_single_router_with_a_small_and_busy_fleet() {
+    let held = |workers: u32, replicas: u32, busy: u32, prompt: &[u32]| {
+        let router = Router::new(RouterConfig { replicas, ..RouterConfig::default() }).expect("allowed");
+        let ids: Vec<WorkerId> = (0..workers)
+            .map(|number| router.add_worker(WorkerSpec::new(format!("worker-{number}"))).expect("new"))
+            .collect();
+        let known = tokens(1, 1600);
+        let request = RouteRequest { eligible: Some(&ids[..1]), ..RouteRequest::new(Prompt::Tokens(&known)) };
+        let decision = router.route(&request, Millis(0)).expect("live");
+        router.complete(decision.id, None, Millis(0));
+        for number in 0..busy {
+            let other = tokens(100 + number, 16);
+            let at = &ids[(number % workers) as usize..][..1];
+            let request = RouteRequest { eligible: Some(at), ..RouteRequest::new(Prompt::Tokens(&other)) };
+            router.route(&request, Millis(0)).expect("live");
+        }
+        let asked = router.explain(&RouteRequest::new(Prompt::Tokens(prompt)), Millis(0)).expect("live");
+        let full = asked.candidates.iter().find(|candidate| candidate.worker == ids[0]);
+        (full.map_or(0.0, |candidate| candidate.held), asked.worker == ids[0])
+    };
+    let new = tokens(2, 1600);
+    assert_eq!(held(4, 1, 4, &new), (330.0, false));
+    assert_eq!(held(4, 1, 1, &new).0, 0.0, "little to do");
+    assert_eq!(held(4, 2, 4, &new).0, 0.0, "replicas");
+    assert_eq!(held(64, 1, 64, &new).0, 0.0, "a large fleet");
+    assert_eq!(held(4, 1, 4, &tokens(1, 1600)), (0.0, true), "cached");
+    assert_eq!(
+        held(4, 1, 4, &[tokens(1, 1600), tokens(3, 1500)].concat()).0,
+        0.0,
+        "more than half is cached"
+    );
+}

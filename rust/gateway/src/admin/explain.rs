@@ -68,6 +68,7 @@ fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Value {
             "replication": view.replication,
             "memory": view.memory,
             "over_mean": view.over_mean,
+            "held": view.held,
             "home_bonus": view.home_bonus,
             "slowness": view.slowness,
             "cost": view.cost,
