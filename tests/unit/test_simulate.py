@@ -7,6 +7,7 @@ import html.parser
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,25 @@ def test_a_plot_is_one_page_that_loads_nothing(tmp_path: Path) -> None:
     # Four charts over the load, three over time, one for each policy's workers.
     assert tags.count["svg"] == 9
     assert "nan" not in path.read_text()
+
+
+def test_a_plot_may_be_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "plot.PNG"
+    plot.draw(small(0.5, 1.0), path)
+    image = path.read_bytes()
+    assert image.startswith(b"\x89PNG\r\n")
+    # Nine charts of 720 by 432 in two columns.
+    assert (int.from_bytes(image[16:20], "big"), int.from_bytes(image[20:24], "big")) == (1440, 2160)
+
+
+def test_a_picture_without_matplotlib_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "trunkline.simulate.picture", raising=False)
+    command = ("simulate", "chat", "--requests", "200", "--seeds", "1", "--plot", str(tmp_path / "plot.png"))
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 2
+    assert "kv_aware" in done.stdout
+    assert "trunkline[plot]" in done.stderr
 
 
 def test_names_in_a_plot_are_text() -> None:

@@ -203,7 +203,14 @@ def simulate() -> None:
 )
 @seeds_option
 @_price
-@click.option("--plot", "plots", type=_file, multiple=True, metavar="FILE", help="Draw an HTML page into this file.")
+@click.option(
+    "--plot",
+    "plots",
+    type=_file,
+    multiple=True,
+    metavar="FILE",
+    help="Draw into this file: an HTML page, or a picture if it ends with .png.",
+)
 @json_option
 def simulate_run(*, as_json: bool, plots: tuple[Path, ...], **asked: Any) -> None:  # noqa: ANN401 (click)
     """Run TRAFFIC under each policy, with several seeds, and compare.
@@ -235,7 +242,10 @@ def simulate_run(*, as_json: bool, plots: tuple[Path, ...], **asked: Any) -> Non
 
         with failures():
             for path in plots:
-                draw(comparison, path)
+                try:
+                    draw(comparison, path)
+                except ImportError as missing:
+                    raise Misuse(f"{path}: {missing}; pictures need: pip install 'trunkline[plot]'") from missing
     if comparison.stopped:
         raise SystemExit(130)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .spec import Bin, Report
 
 # Colours that those who cannot tell red from green can tell apart (Okabe and Ito).
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
 _MS = 1e3
 _WIDTH, _HEIGHT = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 20, 20, 44
@@ -103,12 +103,20 @@ def _workers(cell: Cell) -> list[Series]:
     count = len(timeline[0].uncached_tokens)
     return [
         Series(f"worker {worker}", [(part.at_s, part.uncached_tokens[worker] / width_s) for part in timeline])
-        for worker in range(min(count, len(_COLOURS)))
+        for worker in range(min(count, len(COLOURS)))
     ]
 
 
 def draw(comparison: Comparison, path: Path) -> None:
-    """Write the page. Raises OSError."""
+    """Write the page or, for a name that ends with .png, a picture of its charts.
+
+    Raises OSError; ImportError if a picture is asked for and matplotlib is not installed.
+    """
+    if path.suffix.lower() == ".png":
+        from .picture import draw_picture  # noqa: PLC0415 (matplotlib is heavy, and optional)
+
+        draw_picture(f"trunkline simulate {comparison.traffic}", charts(comparison), path)
+        return
     path.write_text(page(comparison), encoding="utf-8")
 
 
@@ -170,7 +178,7 @@ def svg(chart: Chart) -> str:
         lines.append(f'<text x="{x:.1f}" y="{y + 16:.1f}" text-anchor="middle">{_short(value)}</text>')
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     lines.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{html.escape(chart.x)}</text>')
-    for series, colour in zip(chart.series, itertools.cycle(_COLOURS)):
+    for series, colour in zip(chart.series, itertools.cycle(COLOURS)):
         lines += _drawn(series.name, [place(x, y) for x, y in series.points if math.isfinite(y)], colour)
     legend, height = _legend([series.name for series in chart.series])
     return (
@@ -193,7 +201,7 @@ def _legend(names: list[str]) -> tuple[list[str], int]:
     """Return the names beside their colours, below the chart, and the height that their rows take."""
     out: list[str] = []
     across, down = _LEFT, _HEIGHT + _ROW
-    for name, colour in zip(names, itertools.cycle(_COLOURS)):
+    for name, colour in zip(names, itertools.cycle(COLOURS)):
         width = 26 + 7 * len(name)
         if across > _LEFT and across + width > _WIDTH:
             across, down = _LEFT, down + _ROW
