@@ -141,6 +141,14 @@ def test_control_characters_are_shown_and_do_nothing() -> None:
     assert quoted("system\x1fBe\nkind\x1e\x1b[31m") == r"system: Be\nkind | \x1b[31m"
 
 
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
+    path = log(tmp_path / "odd\x1b[31m\udcff", 3)
+    done = analyze(str(path), "--no-forecast")
+    assert done.exit_code == 0, done.output
+    assert "odd\\x1b[31m" in done.stdout
+    assert "\x1b" not in done.output
+
+
 def test_files_are_added_up_and_read_as_they_are(tmp_path: Path) -> None:
     plain = log(tmp_path / "a.jsonl", 50)
     packed = tmp_path / "b"
