@@ -16,6 +16,7 @@ use trunkline_sidecar::Client;
 use crate::error;
 use crate::prompt::with_prompt;
 use crate::router::salt_bytes;
+use crate::sidecar::seconds;
 
 /// Names of fields; see `trunkline_sidecar`.
 #[derive(Clone, Copy)]
@@ -46,17 +47,26 @@ pub(crate) struct SidecarConnection {
 impl SidecarConnection {
     /// Connect and say hello as `client`, a number that the connections of a process share.
     ///
-    /// Returns the connection, or what the sidecar said instead. Raises OSError, TimeoutError, EOFError.
+    /// Returns the connection, or what the sidecar said instead. Raises ConfigError, OSError, TimeoutError, EOFError.
     #[staticmethod]
     fn connect(py: Python<'_>, path: PathBuf, timeout_s: f64, client: u64) -> PyResult<Bound<'_, PyAny>> {
-        let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX);
-        match py.detach(move || Client::connect(&path, timeout, client)).map_err(raised)? {
-            Ok((client, tag)) => {
-                let connection = Self { client: Mutex::new(client), tag, waits: AtomicBool::new(false) };
+        let timeout = timeout(py, timeout_s)?;
+        let mut connected = py.detach(move || Client::connect(&path, timeout)).map_err(raised)?;
+        connected.hello(client);
+        wait(py, &mut connected)?;
+        match connected.welcome().map_err(raised)? {
+            Ok(tag) => {
+                let connection = Self { client: Mutex::new(connected), tag, waits: AtomicBool::new(false) };
                 Ok(Bound::new(py, connection)?.into_any())
             }
             Err(said) => Ok(PyBytes::new(py, &said).into_any()),
         }
+    }
+
+    /// Raises ConfigError for a time-out out of range.
+    #[staticmethod]
+    fn check_timeout(py: Python<'_>, timeout_s: f64) -> PyResult<()> {
+        timeout(py, timeout_s).map(drop)
     }
 
     /// Whether an answer is outstanding: the connection is of no use then.
@@ -139,18 +149,26 @@ impl SidecarConnection {
         let client: &mut Client = &mut held;
         client.write(write);
         self.waits.store(true, Ordering::Relaxed);
-        let mut done = py.detach(|| client.send().and_then(|()| client.wait()));
-        while let Err(error) = done {
-            match error.kind() {
-                ErrorKind::Interrupted => py.check_signals()?,
-                _ => return Err(raised(error)),
-            }
-            done = py.detach(|| client.wait());
-        }
+        wait(py, client)?;
         let answer = PyBytes::new(py, client.answer().map_err(raised)?);
         self.waits.store(false, Ordering::Relaxed);
         Ok(answer)
     }
+}
+
+/// Waits without the GIL until the answer is whole; handlers of signals run meanwhile.
+fn wait(py: Python<'_>, client: &mut Client) -> PyResult<()> {
+    while let Err(error) = py.detach(|| client.wait()) {
+        match error.kind() {
+            ErrorKind::Interrupted => py.check_signals()?,
+            _ => return Err(raised(error)),
+        }
+    }
+    Ok(())
+}
+
+fn timeout(py: Python<'_>, timeout_s: f64) -> PyResult<Duration> {
+    seconds(py, "timeout_s", timeout_s)
 }
 
 fn raised(error: io::Error) -> PyErr {
