@@ -219,7 +219,7 @@ class SidecarRouter:
         return error
 
     def _call(self, call: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
-        body = json.dumps({"call": call, **arguments}).encode()
+        body = json.dumps({"call": call, **arguments}, ensure_ascii=False).encode()
         return self._ask(_ASK, _json, bytes([_CALL]) + body)[0]
 
     # Names of workers

@@ -223,6 +223,8 @@ def test_errors_are_those_of_a_router(router: SidecarRouter) -> None:
             router.route(wrong)
     with pytest.raises(TypeError, match="one string"):
         router.route(PROMPT, eligible="http://a:1")
+    with pytest.raises(UnicodeEncodeError):
+        router.add_worker("\ud800")
     assert in_flight(router) == 0
 
 

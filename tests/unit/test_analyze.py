@@ -209,6 +209,10 @@ def test_a_file_without_a_request_ends_with_2(tmp_path: Path, content: bytes) ->
         (("LOG", "--policy", "sticky"), "policy = sticky"),
         (("LOG", "--profile", "tpu"), "no profile 'tpu'"),
         (("LOG", "--memory-mib", "1"), "memory-mib"),
+        (("LOG", "--memory-mib", "17592186044415"), "memory-mib"),
+        (("LOG", "--rate", "nan"), "not finite"),
+        (("LOG", "--rate", "inf"), "not finite"),
+        (("LOG", "--bytes-per-token", "nan"), "not finite"),
         ((), "Missing argument"),
     ],
 )
@@ -232,3 +236,5 @@ def test_a_watch_ends_it_and_what_it_raises_is_raised(tmp_path: Path) -> None:
         run(options(), paths, watch=broken)
     with pytest.raises(trunkline.ConfigError, match="memory_bytes"):
         run(options(memory_bytes=5), paths)
+    with pytest.raises(trunkline.ConfigError, match="memory_bytes"):
+        run(options(memory_bytes=1 << 62), paths)

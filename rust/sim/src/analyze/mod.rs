@@ -73,7 +73,7 @@ impl Hasher for AsIs {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnalyzeOptions {
-    /// Bytes that it may use, shared among its parts. At least 16 MiB.
+    /// Bytes that it may use, shared among its parts. 16 MiB to 1 TiB: moments of reuse distances are 32 bits wide.
     pub memory_bytes: usize,
     /// Sizes of a cache, in tokens, of which the hit rate is wanted.
     #[serde(default)]
@@ -115,8 +115,8 @@ impl AnalyzeOptions {
         let options: Self =
             serde_json::from_slice(json).map_err(|problem| Error::Spec(problem.to_string()))?;
         let refuse = |key, value: String, allowed| Err(Error::Config { key, value, allowed });
-        if options.memory_bytes < 16 << 20 {
-            return refuse("memory_bytes", options.memory_bytes.to_string(), "at least 16 MiB");
+        if !(16 << 20..=1 << 40).contains(&options.memory_bytes) {
+            return refuse("memory_bytes", options.memory_bytes.to_string(), "16 MiB to 1 TiB");
         }
         if let Some(bytes) = options.bytes_per_token.filter(|bytes| !ALLOWED_BYTES_PER_TOKEN.contains(bytes))
         {
