@@ -147,10 +147,9 @@ class SidecarRouter:
             return local.connection
         # After a fork, the connection is our copy of the parent's: the sidecar does not see that it is closed.
         local.connection, local.client = None, _client
-        try:
-            made = _SidecarConnection.connect(self.path, self.timeout_s, _client)
-        except (OSError, EOFError) as error:
-            raise SidecarError(f"no sidecar answers at {self.path}: {error}") from error
+        made = _SidecarConnection.connect(self.path, self.timeout_s, _client)
+        if isinstance(made, str):
+            raise SidecarError(f"no sidecar answers at {self.path}: {made}")
         if isinstance(made, bytes):
             raise SidecarError(self._read(_refusal, made)[0])
         local.connection = made
@@ -168,17 +167,13 @@ class SidecarRouter:
         connection = self._connected()
         try:
             answer = how(connection, *question)
-        except TimeoutError as late:
-            self._drop()
-            raise self._lost(late) from late
-        except (OSError, EOFError) as error:
-            self._drop()
+        except BaseException as error:
+            self._drop_failed(connection)
+            if not connection.is_lost:
+                raise
+            if isinstance(error, TimeoutError):
+                raise self._lost(error) from error
             answer, connection = self._ask_anew(connection.tag, error, how, question)
-        except BaseException:
-            # A signal's handler: what comes later on this connection would be taken for another answer.
-            if connection.waits:
-                self._drop()
-            raise
         if answer[0]:
             raise self._error(answer)
         return self._read(read, answer), connection.tag
@@ -191,7 +186,7 @@ class SidecarRouter:
             raise SidecarError(f"what answers at {self.path} is no sidecar: {odd}") from odd
 
     def _ask_anew(
-        self, tag: int, lost: Exception, how: Callable[..., bytes], question: tuple[object, ...]
+        self, tag: int, lost: BaseException, how: Callable[..., bytes], question: tuple[object, ...]
     ) -> tuple[bytes, _SidecarConnection]:
         """Ask the successor of the sidecar of this tag, whose connection was lost."""
         connection = self._connected()
@@ -200,11 +195,18 @@ class SidecarRouter:
             raise self._lost(lost) from lost
         try:
             return how(connection, *question), connection
-        except (OSError, EOFError) as error:
-            self._drop()
+        except BaseException as error:
+            self._drop_failed(connection)
+            if not connection.is_lost:
+                raise
             raise self._lost(error) from error
 
-    def _lost(self, error: Exception) -> SidecarError:
+    def _drop_failed(self, connection: _SidecarConnection) -> None:
+        # After a signal's handler has raised, what comes later on it would be taken for another answer.
+        if connection.is_lost or connection.waits:
+            self._drop()
+
+    def _lost(self, error: BaseException) -> SidecarError:
         return SidecarError(f"the sidecar at {self.path} did not answer: {error}")
 
     def _error(self, answer: bytes) -> TrunklineError:

@@ -412,6 +412,37 @@ def test_signals_do_not_put_off_what_is_due(
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+@pytest.mark.parametrize("says_hello", [True, False])
+@pytest.mark.parametrize("error", [TimeoutError, ConnectionError, EOFError])
+def test_what_a_signals_handler_raises_is_raised(
+    impostor: Callable[[Behaviour], None], path: Path, error: type[Exception], *, says_hello: bool
+) -> None:
+    main, is_done = threading.main_thread().ident, threading.Event()
+    assert main is not None
+    answers = iter([False])
+
+    def behave(connection: socket.socket) -> None:
+        may_answer = next(answers, True)
+        if says_hello or may_answer:
+            greet(connection)
+        while question(connection):
+            while not may_answer and not is_done.wait(0.05):
+                signal.pthread_kill(main, signal.SIGUSR1)
+            connection.sendall(frame(b'\0{"policy": "x"}'))
+
+    def leave() -> None:
+        if not is_done.is_set():
+            is_done.set()
+            raise error("by the handler")
+
+    impostor(behave)
+    router = SidecarRouter(path, timeout_s=20)
+    with handled(signal.SIGUSR1, leave):
+        with pytest.raises(error, match="by the handler"):
+            router.stats()
+        assert router.policy == "x"
+
+
 def test_a_signals_handler_may_ask_while_an_answer_is_waited_for(
     impostor: Callable[[Behaviour], None], path: Path
 ) -> None:
