@@ -16,6 +16,7 @@ from litellm.types.router import CustomRoutingStrategyBase
 from trunkline import Decision, DuplicateWorkerError, Router, SidecarRouter
 
 SOCKET = os.environ.get("TRUNKLINE_EXAMPLE_SOCKET")
+TRIED = f"trunkline_tried_{os.urandom(8).hex()}"  # clients send metadata of their own
 
 
 class PrefixAware(CustomLogger, CustomRoutingStrategyBase):  # type: ignore[misc] # LiteLLM is not installed for checks
@@ -52,8 +53,9 @@ class PrefixAware(CustomLogger, CustomRoutingStrategyBase):  # type: ignore[misc
         for name in deployments:
             with contextlib.suppress(DuplicateWorkerError):
                 self.router.add_worker(name)
-        text = "\n".join(f"{message['role']}\n{message['content']}" for message in messages or ()) or str(input)
-        tried = request_kwargs.setdefault("metadata", {}).setdefault("trunkline_tried", [])
+        said = (f"{message.get('role')}\n{message.get('content')}" for message in messages or ())
+        text = "\n".join(said) or str(input)
+        tried = request_kwargs.setdefault("metadata", {}).setdefault(TRIED, [])
         fresh = [name for name in deployments if name not in tried] or list(deployments)
         self._release(request_kwargs)  # the attempt before this one
         decision = self.router.route(text, model=model, eligible=fresh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,17 @@ admin_token_option = click.option(
     help="File with its admin token.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print figures as JSON.")
+
+
+class Number(click.FloatRange):
+    """A number in a range. Neither nan, which click takes for one in every range, nor infinite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 (click)
+        """Read it."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not finite", param, ctx)
+        return number
 
 
 class Failure(click.ClickException):

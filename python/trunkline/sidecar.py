@@ -10,7 +10,8 @@ import json
 import os
 import struct
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from operator import index
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from ._core import (
     ConfigError,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from types import TracebackType
 
+_T = TypeVar("_T")
+
 _NONE = 2**32 - 1
 _ROUTE, _PEEK, _ROUTE_MANY, _FIRST_TOKEN, _COMPLETE, _CALL, _EXPLAIN, _EVENTS, _SNAPSHOT = range(1, 10)
 _MALFORMED, _WRONG_VERSION, _FULL, _INTERNAL = 5, 6, 7, 8
@@ -40,7 +43,7 @@ _HOLDER = struct.Struct("<2I")
 _APPLIED = struct.Struct("<x4Q?")
 _COMPLETED = struct.Struct("<BQQ3I")
 _FIRST = struct.Struct("<BQQ")
-_NEW_NONE = b"\0" * 5
+_NEW = struct.Struct("<xI")
 _ASK, _ASK_PROMPT, _ASK_MANY = _SidecarConnection.ask, _SidecarConnection.ask_prompt, _SidecarConnection.ask_many
 _REASONS = RouteBatch.REASONS
 _ERRORS = {
@@ -108,16 +111,19 @@ class SidecarApplied(NamedTuple):
 class SidecarRouter:
     """A drop-in for `Router` that asks a sidecar: many processes share one truth about load and caches.
 
-    path: the sidecar's socket.  timeout_s: of one answer.  Methods take and return what those of `Router` do, without
-    `now` and `rendered`, and raise what those raise; also SidecarError. It may be used from many threads, before and
-    after a fork, and pickled; a call takes tens of microseconds and blocks its thread for that long, an event loop's
-    included, but without the GIL.
+    path: the sidecar's socket.  timeout_s: of a question and its answer together, 0.001 to 3600.  Methods take and
+    return what those of `Router` do, without `now` and `rendered`, and raise what those raise; also SidecarError. It
+    may be used from many threads, from a signal's handler, before and after a fork, and pickled; a call takes tens of
+    microseconds and blocks its thread for that long, an event loop's included, but without the GIL.
+
+    Raises ConfigError.
 
     When the sidecar was restarted, the next call finds the new one; bookings of the old one are gone with it, and
     completing them returns False. Workers that clients added must be added again.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, timeout_s: float = 5.0) -> None:
+        _SidecarConnection.check_timeout(timeout_s)
         self.path = os.fspath(path)
         self.timeout_s = timeout_s
         self._local = _Local()
@@ -136,16 +142,16 @@ class SidecarRouter:
     def _connected(self) -> _SidecarConnection:
         """Return this thread's connection."""
         local = self._local
-        if local.connection is not None and local.client == _client:
+        # One that waits is that of the call which a signal's handler has interrupted to ask this.
+        if local.connection is not None and local.client == _client and not local.connection.waits:
             return local.connection
         # After a fork, the connection is our copy of the parent's: the sidecar does not see that it is closed.
         local.connection, local.client = None, _client
-        try:
-            made = _SidecarConnection.connect(self.path, self.timeout_s, _client)
-        except (OSError, EOFError) as error:
-            raise SidecarError(f"no sidecar answers at {self.path}: {error}") from error
+        made = _SidecarConnection.connect(self.path, self.timeout_s, _client)
+        if isinstance(made, str):
+            raise SidecarError(f"no sidecar answers at {self.path}: {made}")
         if isinstance(made, bytes):
-            raise SidecarError(json.loads(made[1:])["message"])
+            raise SidecarError(self._read(_refusal, made)[0])
         local.connection = made
         return made
 
@@ -153,28 +159,34 @@ class SidecarRouter:
         # The connection ends with its last reference.
         self._local.connection = None
 
-    def _ask(self, how: Callable[..., bytes], *question: object) -> tuple[bytes, int]:
-        """Return the answer, and the tag of the sidecar that gave it. how: a method of the connection."""
+    def _ask(self, how: Callable[..., bytes], read: Callable[[bytes], _T], *question: object) -> tuple[_T, int]:
+        """Return what `read` makes of the answer, and the tag of the sidecar that gave it.
+
+        how: a method of the connection.
+        """
         connection = self._connected()
         try:
             answer = how(connection, *question)
-        except TimeoutError as late:
-            self._drop()
-            raise self._lost(late) from late
-        except (OSError, EOFError) as error:
-            self._drop()
+        except BaseException as error:
+            self._drop_failed(connection)
+            if not connection.is_lost:
+                raise
+            if isinstance(error, TimeoutError):
+                raise self._lost(error) from error
             answer, connection = self._ask_anew(connection.tag, error, how, question)
-        except BaseException:
-            # A signal's handler: what comes later on this connection would be taken for another answer.
-            if connection.waits:
-                self._drop()
-            raise
         if answer[0]:
             raise self._error(answer)
-        return answer, connection.tag
+        return self._read(read, answer), connection.tag
+
+    def _read(self, read: Callable[[bytes], _T], answer: bytes) -> _T:
+        try:
+            return read(answer)
+        except (ValueError, LookupError, TypeError, AttributeError, struct.error) as odd:
+            self._drop()
+            raise SidecarError(f"what answers at {self.path} is no sidecar: {odd}") from odd
 
     def _ask_anew(
-        self, tag: int, lost: Exception, how: Callable[..., bytes], question: tuple[object, ...]
+        self, tag: int, lost: BaseException, how: Callable[..., bytes], question: tuple[object, ...]
     ) -> tuple[bytes, _SidecarConnection]:
         """Ask the successor of the sidecar of this tag, whose connection was lost."""
         connection = self._connected()
@@ -183,28 +195,34 @@ class SidecarRouter:
             raise self._lost(lost) from lost
         try:
             return how(connection, *question), connection
-        except (OSError, EOFError) as error:
-            self._drop()
+        except BaseException as error:
+            self._drop_failed(connection)
+            if not connection.is_lost:
+                raise
             raise self._lost(error) from error
 
-    def _lost(self, error: Exception) -> SidecarError:
+    def _drop_failed(self, connection: _SidecarConnection) -> None:
+        # After a signal's handler has raised, what comes later on it would be taken for another answer.
+        if connection.is_lost or connection.waits:
+            self._drop()
+
+    def _lost(self, error: BaseException) -> SidecarError:
         return SidecarError(f"the sidecar at {self.path} did not answer: {error}")
 
     def _error(self, answer: bytes) -> TrunklineError:
         """Make the exception that `Router` would have raised."""
-        status, detail = answer[0], json.loads(answer[1:])
-        message = detail.pop("message")
+        status, (message, detail) = answer[0], self._read(_refusal, answer)
         if status in (_MALFORMED, _WRONG_VERSION, _FULL, _INTERNAL):
             self._drop()
             return SidecarError(message)
-        error = _ERRORS.get(status, TrunklineError)(message)
+        error = _ERRORS.get(status, SidecarError)(message)
         for name, value in detail.items():
             setattr(error, name, value)
         return error
 
     def _call(self, call: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
-        body = json.dumps({"call": call, **arguments}).encode()
-        return json.loads(self._ask(_ASK, bytes([_CALL]) + body)[0][1:])
+        body = json.dumps({"call": call, **arguments}, ensure_ascii=False).encode()
+        return self._ask(_ASK, _json, bytes([_CALL]) + body)[0]
 
     # Names of workers
 
@@ -266,7 +284,7 @@ class SidecarRouter:
         """Apply one message of a worker's feed of KV events, matched by token ids; see `Router.apply_events`."""
         name = id.encode()
         head = struct.pack("<BI", _EVENTS, len(name))
-        return SidecarApplied(*_APPLIED.unpack(self._ask(_ASK, head + name + payload)[0]))
+        return SidecarApplied(*self._ask(_ASK, _APPLIED.unpack, head + name + payload)[0])
 
     def set_cache_view(self, id: str, view: str) -> None:
         """Say from where a worker's cache is known; see `Router.set_cache_view`."""
@@ -298,7 +316,7 @@ class SidecarRouter:
 
     def snapshot(self) -> bytes:
         """Save what the sidecar knows, for `Router.restore`."""
-        return self._ask(_ASK, bytes([_SNAPSHOT]))[0][1:]
+        return self._ask(_ASK, _content, bytes([_SNAPSHOT]))[0]
 
     # Requests
 
@@ -314,8 +332,9 @@ class SidecarRouter:
         extras: Sequence[int] | None = None,
     ) -> Decision:
         """Choose a worker for a prompt and book the request on it; see `Router.route`."""
-        answer, tag = self._ask(_ASK_PROMPT, _ROUTE, prompt, model, salt, eligible, exclude, lora, extras)
-        return self._decision(_ANSWERED.unpack(answer), tag)
+        told = (prompt, model, salt, eligible, exclude, lora, extras)
+        answer, tag = self._ask(_ASK_PROMPT, _ANSWERED.unpack, _ROUTE, *told)
+        return self._decision(answer, tag)
 
     def route_many(
         self,
@@ -328,8 +347,9 @@ class SidecarRouter:
         lora: str | None = None,
     ) -> list[Decision]:
         """Route prompts of token ids in one round trip; nothing stays booked if one cannot be routed."""
-        answer, tag = self._ask(_ASK_MANY, _ROUTE_MANY, prompts, model, salt, eligible, exclude, lora)
-        return [self._decision(row, tag) for row in _DECISION.iter_unpack(answer[1:])]
+        told = (prompts, model, salt, eligible, exclude, lora)
+        rows, tag = self._ask(_ASK_MANY, _decisions, _ROUTE_MANY, *told)
+        return [self._decision(row, tag) for row in rows]
 
     def peek(
         self,
@@ -341,10 +361,8 @@ class SidecarRouter:
         extras: Sequence[int] | None = None,
     ) -> SidecarMatch:
         """Tell who holds how much of a prompt; see `Router.peek`."""
-        answer, tag = self._ask(_ASK_PROMPT, _PEEK, prompt, model, salt, None, None, lora, extras)
-        matched, tokens, blocks, _ = _MATCH.unpack_from(answer)
-        holders = list(_HOLDER.iter_unpack(answer[_MATCH.size :]))
-        holders.sort(key=_deepest_first)
+        told = (prompt, model, salt, None, None, lora, extras)
+        ((matched, tokens, blocks), holders), tag = self._ask(_ASK_PROMPT, _match, _PEEK, *told)
         return SidecarMatch(matched, tokens, blocks, {self._named(tag, worker)[0]: held for worker, held in holders})
 
     def explain(
@@ -359,8 +377,9 @@ class SidecarRouter:
         extras: Sequence[int] | None = None,
     ) -> Row:
         """Tell what `route` would choose and how every candidate scores; see `Router.explain`."""
-        answer, tag = self._ask(_ASK_PROMPT, _EXPLAIN, prompt, model, salt, eligible, exclude, lora, extras)
-        found = Row(json.loads(answer[1:]))
+        told = (prompt, model, salt, eligible, exclude, lora, extras)
+        answer, tag = self._ask(_ASK_PROMPT, _json, _EXPLAIN, *told)
+        found = Row(answer)
         for row in (found, *found.candidates):
             row["worker"] = self._named(tag, row["worker"])[0]
         found["candidates"] = tuple(map(Row, found.candidates))
@@ -370,8 +389,8 @@ class SidecarRouter:
 
     def first_token(self, decision: Decision) -> bool:
         """Say that the first token came; return whether this was the first time."""
-        answer, _ = self._ask(_ASK, _FIRST.pack(_FIRST_TOKEN, decision._router, decision.id))  # noqa: SLF001
-        return answer != _NEW_NONE
+        question = _FIRST.pack(_FIRST_TOKEN, decision._router, decision.id)  # noqa: SLF001
+        return self._ask(_ASK, _is_new, question)[0]
 
     def complete(
         self,
@@ -385,12 +404,15 @@ class SidecarRouter:
         usage = (_NONE, _NONE, _NONE)
         if prompt_tokens is not None or cached_tokens is not None or completion_tokens is not None:
             usage = (
-                decision.prompt_tokens if prompt_tokens is None else prompt_tokens,
-                _NONE if cached_tokens is None else cached_tokens,
-                completion_tokens or 0,
+                index(decision.prompt_tokens if prompt_tokens is None else prompt_tokens),
+                index(_NONE if cached_tokens is None else cached_tokens),
+                index(completion_tokens or 0),
             )
-        answer, _ = self._ask(_ASK, _COMPLETED.pack(_COMPLETE, decision._router, decision.id, *usage))  # noqa: SLF001
-        return answer != _NEW_NONE
+        try:
+            question = _COMPLETED.pack(_COMPLETE, decision._router, decision.id, *usage)  # noqa: SLF001
+        except struct.error as odd:
+            raise OverflowError(f"a number of tokens is outside 0..2^32: {odd}") from odd
+        return self._ask(_ASK, _is_new, question)[0]
 
     def lease(self, prompt: Any, **arguments: Any) -> SidecarLease:  # noqa: ANN401
         """Route on entry, complete on exit: `with router.lease(prompt) as decision`, or `async with`."""
@@ -440,6 +462,39 @@ class SidecarLease:
 
 def _unpickled(path: str, timeout_s: float) -> SidecarRouter:
     return SidecarRouter(path, timeout_s=timeout_s)
+
+
+# What answers say, read; anything else than a sidecar's makes them raise.
+
+
+def _content(answer: bytes) -> bytes:
+    return answer[1:]
+
+
+def _json(answer: bytes) -> Any:  # noqa: ANN401 (JSON)
+    return json.loads(answer[1:])
+
+
+def _refusal(answer: bytes) -> tuple[str, dict[str, Any]]:
+    detail = json.loads(answer[1:])
+    return str(detail.pop("message")), dict(detail)
+
+
+def _is_new(answer: bytes) -> bool:
+    (count,) = _NEW.unpack(answer)
+    return bool(count)
+
+
+def _decisions(answer: bytes) -> list[tuple[int, ...]]:
+    return list(_DECISION.iter_unpack(answer[1:]))
+
+
+def _match(answer: bytes) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:
+    """Return tokens matched, tokens, blocks; and who holds how many, deepest first."""
+    matched, tokens, blocks, _ = _MATCH.unpack_from(answer)
+    holders = [(worker, held) for worker, held in _HOLDER.iter_unpack(answer[_MATCH.size :])]
+    holders.sort(key=_deepest_first)
+    return (matched, tokens, blocks), holders
 
 
 def _deepest_first(holder: tuple[int, int]) -> tuple[int, int]:

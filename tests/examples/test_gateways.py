@@ -24,6 +24,7 @@ from trunkline import MockWorker, Router, Sidecar
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LITELLM = EXAMPLES.parent / ".cache" / "litellm" / "bin" / "litellm"
+CALLED = {"name": "number", "arguments": "{}"}
 CHATS = [f"You are the assistant of shop {number}. " * 60 for number in range(7)]
 
 
@@ -184,6 +185,10 @@ def test_litellm_finds_more_in_the_caches_with_our_strategy_than_with_its_own(
         assert aware > 0.65
         assert shuffled < 0.5
         assert ask(port, CHATS[0], stream=True).endswith(b"data: [DONE]\n\n")
+        called = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": CALLED}]}
+        ask(port, "", messages=[called, {"role": "tool", "tool_call_id": "1", "content": "7"}])
+        for metadata in (None, {}, {"trunkline_tried": "odd"}):
+            ask(port, CHATS[0], metadata=metadata)
         workers[0].close()
         for number in range(12):
             ask(port, f"{number} to whom? " * 100)

@@ -8,9 +8,12 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -71,6 +74,62 @@ def router(path: Path) -> Iterator[SidecarRouter]:
         local.add_worker(worker, url=worker + "/v1")
     with Sidecar(local, path, grace_s=60), SidecarRouter(path, timeout_s=20) as asking:
         yield asking
+
+
+Behaviour: TypeAlias = Callable[[socket.socket], None]
+
+
+def frame(content: bytes) -> bytes:
+    return struct.pack("<I", len(content)) + content
+
+
+def question(connection: socket.socket) -> bytes:
+    length = connection.recv(4, socket.MSG_WAITALL)
+    return connection.recv(struct.unpack("<I", length)[0], socket.MSG_WAITALL) if length else b""
+
+
+def greet(connection: socket.socket) -> None:
+    question(connection)
+    connection.sendall(frame(struct.pack("<BIQ", 0, 1, 77)))
+
+
+@pytest.fixture
+def impostor(path: Path) -> Iterator[Callable[[Behaviour], None]]:
+    """Listen where a sidecar would, and do with each connection what the test says."""
+    with contextlib.ExitStack() as stack:
+
+        def run(behave: Behaviour) -> None:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(path))
+            listener.listen()
+            threads: list[threading.Thread] = []
+
+            def serve(connection: socket.socket) -> None:
+                with connection, contextlib.suppress(OSError):
+                    behave(connection)
+
+            def accept() -> None:
+                with contextlib.suppress(OSError):
+                    while True:
+                        came, _ = listener.accept()
+                        threads.append(threading.Thread(target=serve, args=(came,), daemon=True))
+                        threads[-1].start()
+
+            accepting = threading.Thread(target=accept)
+            accepting.start()
+            stack.callback(accepting.join, 10)
+            stack.callback(listener.shutdown, socket.SHUT_RDWR)
+
+        yield run
+
+
+@contextlib.contextmanager
+def handled(number: signal.Signals, handler: Callable[[], object]) -> Iterator[None]:
+    before = signal.signal(number, lambda *_: handler())
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def in_flight(router: Router | SidecarRouter) -> int:
@@ -164,6 +223,8 @@ def test_errors_are_those_of_a_router(router: SidecarRouter) -> None:
             router.route(wrong)
     with pytest.raises(TypeError, match="one string"):
         router.route(PROMPT, eligible="http://a:1")
+    with pytest.raises(UnicodeEncodeError):
+        router.add_worker("\ud800")
     assert in_flight(router) == 0
 
 
@@ -300,6 +361,147 @@ def test_a_sidecar_that_hangs_is_an_error_in_time(start: Start, path: Path) -> N
     process.send_signal(signal.SIGCONT)
     patient = SidecarRouter(path, timeout_s=20)
     wait_for(lambda: patient.route(PROMPT).worker in WORKERS)
+
+
+def in_drops(connection: socket.socket) -> None:
+    """Answer so slowly that it takes 20 s, and never keep anybody waiting for long."""
+    greet(connection)
+    question(connection)
+    for byte in frame(b"\0" * 1000):
+        connection.sendall(bytes([byte]))
+        time.sleep(0.02)
+
+
+def with_small_sips(connection: socket.socket) -> None:
+    """Take a question in pieces, with a pause after each, and answer it."""
+    greet(connection)
+    (left,) = struct.unpack("<I", connection.recv(4, socket.MSG_WAITALL))
+    while left:
+        left -= len(connection.recv(min(left, 1 << 16)))
+        time.sleep(0.02)
+    connection.sendall(frame(struct.pack("<xQ8I", *[0] * 9)))
+
+
+@pytest.mark.parametrize("behave", [in_drops, with_small_sips])
+def test_a_question_and_its_answer_are_due_together(
+    impostor: Callable[[Behaviour], None], path: Path, behave: Behaviour
+) -> None:
+    impostor(behave)
+    with pytest.raises(SidecarError, match="timed out"):
+        SidecarRouter(path, timeout_s=0.3).route(b"x" * (16 << 20))
+
+
+@pytest.mark.parametrize("says_hello", [True, False])
+def test_signals_do_not_put_off_what_is_due(
+    impostor: Callable[[Behaviour], None], path: Path, *, says_hello: bool
+) -> None:
+    def hang(connection: socket.socket) -> None:
+        if says_hello:
+            greet(connection)
+        while connection.recv(4096):
+            pass
+
+    impostor(hang)
+    signals = iter(range(200))
+    with handled(signal.SIGALRM, lambda: next(signals)):
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+        try:
+            with pytest.raises(SidecarError, match="timed out"):
+                SidecarRouter(path, timeout_s=0.5).stats()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@pytest.mark.parametrize("says_hello", [True, False])
+@pytest.mark.parametrize("error", [TimeoutError, ConnectionError, EOFError])
+def test_what_a_signals_handler_raises_is_raised(
+    impostor: Callable[[Behaviour], None], path: Path, error: type[Exception], *, says_hello: bool
+) -> None:
+    main, is_done = threading.main_thread().ident, threading.Event()
+    assert main is not None
+    answers = iter([False])
+
+    def behave(connection: socket.socket) -> None:
+        may_answer = next(answers, True)
+        if says_hello or may_answer:
+            greet(connection)
+        while question(connection):
+            while not may_answer and not is_done.wait(0.05):
+                signal.pthread_kill(main, signal.SIGUSR1)
+            connection.sendall(frame(b'\0{"policy": "x"}'))
+
+    def leave() -> None:
+        if not is_done.is_set():
+            is_done.set()
+            raise error("by the handler")
+
+    impostor(behave)
+    router = SidecarRouter(path, timeout_s=20)
+    with handled(signal.SIGUSR1, leave):
+        with pytest.raises(error, match="by the handler"):
+            router.stats()
+        assert router.policy == "x"
+
+
+def test_a_signals_handler_may_ask_while_an_answer_is_waited_for(
+    impostor: Callable[[Behaviour], None], path: Path
+) -> None:
+    main, asked = threading.main_thread().ident, threading.Event()
+    assert main is not None
+    first = iter([True])
+
+    def behave(connection: socket.socket) -> None:
+        greet(connection)
+        is_first = next(first, False)
+        while question(connection):
+            if is_first:
+                while not asked.wait(0.05):
+                    signal.pthread_kill(main, signal.SIGUSR1)
+            asked.set()
+            connection.sendall(frame(b'\0{"policy": "%s"}' % (b"outer" if is_first else b"inner")))
+
+    impostor(behave)
+    router, inner = SidecarRouter(path, timeout_s=20), []
+    with handled(signal.SIGUSR1, lambda: inner.append(router.policy)):
+        assert router.policy == "outer"
+    assert set(inner) == {"inner"}
+
+
+@pytest.mark.parametrize("answer", [b"\0", b"\0odd", b"\1", b"\1odd", b"\2[]", b"\3{}", b"\x63{}", b"\0" + b"x" * 100])
+def test_what_is_no_sidecar_is_told_so(impostor: Callable[[Behaviour], None], path: Path, answer: bytes) -> None:
+    def behave(connection: socket.socket) -> None:
+        greet(connection)
+        while question(connection):
+            connection.sendall(frame(answer))
+
+    impostor(behave)
+    router = SidecarRouter(path, timeout_s=20)
+    for ask in (lambda: router.route(PROMPT), router.stats, lambda: router.peek(PROMPT)):
+        with pytest.raises(SidecarError, match="no sidecar"):
+            ask()
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+def test_a_time_out_out_of_range_is_refused(path: Path, timeout_s: float) -> None:
+    with pytest.raises(ConfigError, match="timeout_s"):
+        SidecarRouter(path, timeout_s=timeout_s)
+
+
+def test_a_question_that_is_too_large_is_told_so(router: SidecarRouter) -> None:
+    with pytest.raises(SidecarError, match="allowed are 1 to 67108864"):
+        router.route(b"x" * (65 << 20))
+    assert router.route(PROMPT).prompt_tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("name", ["prompt_tokens", "cached_tokens", "completion_tokens"])
+def test_usage_out_of_range_is_refused_as_by_a_router_here(router: SidecarRouter, name: str) -> None:
+    local = Router()
+    local.add_worker("a")
+    wrong: list[tuple[Any, type[Exception]]] = [(-1, OverflowError), (2**32, OverflowError), (1.5, TypeError)]
+    for value, error in wrong:
+        for asked in (router, local):
+            with pytest.raises(error):
+                asked.complete(asked.route(PROMPT), **{name: value})
 
 
 def test_a_second_sidecar_on_the_socket_does_not_start(start: Start, path: Path) -> None:

@@ -147,6 +147,14 @@ def test_control_characters_are_shown_and_do_nothing() -> None:
     assert quoted("system\x1fBe\nkind\x1e\x1b[31m") == r"system: Be\nkind | \x1b[31m"
 
 
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
+    path = log(tmp_path / "odd\x1b[31m\udcff", 3)
+    done = analyze(str(path), "--no-forecast")
+    assert done.exit_code == 0, done.output
+    assert "odd\\x1b[31m" in done.stdout
+    assert "\x1b" not in done.output
+
+
 def test_files_are_added_up_and_read_as_they_are(tmp_path: Path) -> None:
     plain = log(tmp_path / "a.jsonl", 50)
     packed = tmp_path / "b"
@@ -207,6 +215,10 @@ def test_a_file_without_a_request_ends_with_2(tmp_path: Path, content: bytes) ->
         (("LOG", "--policy", "sticky"), "policy = sticky"),
         (("LOG", "--profile", "tpu"), "no profile 'tpu'"),
         (("LOG", "--memory-mib", "1"), "memory-mib"),
+        (("LOG", "--memory-mib", "17592186044415"), "memory-mib"),
+        (("LOG", "--rate", "nan"), "not finite"),
+        (("LOG", "--rate", "inf"), "not finite"),
+        (("LOG", "--bytes-per-token", "nan"), "not finite"),
         ((), "Missing argument"),
     ],
 )
@@ -230,3 +242,5 @@ def test_a_watch_ends_it_and_what_it_raises_is_raised(tmp_path: Path) -> None:
         run(options(), paths, watch=broken)
     with pytest.raises(trunkline.ConfigError, match="memory_bytes"):
         run(options(memory_bytes=5), paths)
+    with pytest.raises(trunkline.ConfigError, match="memory_bytes"):
+        run(options(memory_bytes=1 << 62), paths)

@@ -157,6 +157,14 @@ def test_files_are_recognised_and_broken_lines_named(tmp_path: Path) -> None:
     assert done["rows"][0]["hit_rate"]["mean"] > 0.7
 
 
+@pytest.mark.parametrize("number", ["nan", "inf"])
+@pytest.mark.parametrize("option", ["--rate", "--load", "--gossip-ms"])
+def test_what_is_no_number_is_refused(option: str, number: str) -> None:
+    done = simulate("chat", option, number)
+    assert done.exit_code == 2, done.output
+    assert f"{number} is not finite" in done.output
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00\x01\xff" * 50, b"x" * 100_000, b"{}\n{}\n"])
 def test_a_file_without_a_request_ends_with_2(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "nothing.jsonl"

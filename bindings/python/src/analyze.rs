@@ -4,10 +4,13 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use trunkline_sim::analyze::{Analysis, AnalyzeOptions, AnalyzeProgress};
 
 use crate::error;
@@ -26,8 +29,24 @@ struct Polled<F>(F);
 impl<F: Read + AsFd> Read for Polled<F> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let ready = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&WAIT))?;
-        if ready == 0 { Err(ErrorKind::Interrupted.into()) } else { self.0.read(buffer) }
+        if ready == 0 {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        match self.0.read(buffer) {
+            // Somebody else has read it.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(ErrorKind::Interrupted.into()),
+            done => done,
+        }
     }
+}
+
+/// Opens a file, or standard input without the buffer that would hide from a poll what was read ahead. A FIFO that nobody
+/// writes to yet is not waited for here.
+fn open(path: &Path) -> std::io::Result<File> {
+    if path == Path::new(STDIN) {
+        return Ok(std::io::stdin().as_fd().try_clone_to_owned()?.into());
+    }
+    File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)
 }
 
 /// Analyse logs without the GIL and return the findings as JSON.
@@ -43,7 +62,7 @@ impl<F: Read + AsFd> Read for Polled<F> {
 pub(crate) fn analyze<'py>(
     py: Python<'py>,
     options: &[u8],
-    paths: Vec<String>,
+    paths: Vec<PathBuf>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let options = AnalyzeOptions::parse(options).map_err(|refused| error::simulation(py, refused))?;
@@ -61,12 +80,8 @@ pub(crate) fn analyze<'py>(
                 ended |= flow.is_break();
                 flow
             };
-            if path == STDIN {
-                analysis.read(path, Polled(std::io::stdin()), &mut look);
-            } else {
-                let file = File::open(path).map_err(|refused| (path, refused))?;
-                analysis.read(path, Polled(file), &mut look);
-            }
+            let file = open(path).map_err(|refused| (path, refused))?;
+            analysis.read(&path.to_string_lossy(), Polled(file), &mut look);
             if ended {
                 break;
             }
@@ -74,7 +89,7 @@ pub(crate) fn analyze<'py>(
         Ok(analysis.finish(&mut look))
     });
     watch.raised()?;
-    let found = found.map_err(|(path, refused)| error::io(path, &refused))?;
+    let found = found.map_err(|(path, refused)| error::io(&path.display().to_string(), &refused))?;
     let found = found.map_err(|refused| error::simulation(py, refused))?;
     Ok(PyBytes::new(py, &found.to_json()))
 }

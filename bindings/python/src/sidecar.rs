@@ -84,7 +84,8 @@ impl Sidecar {
     }
 }
 
-fn seconds(py: Python<'_>, key: &'static str, value: f64) -> PyResult<Duration> {
+/// A time of 1 ms to an hour, else ConfigError.
+pub(crate) fn seconds(py: Python<'_>, key: &'static str, value: f64) -> PyResult<Duration> {
     match value {
         0.001..=3600.0 => Ok(Duration::from_secs_f64(value)),
         _ => Err(error::config(py, key, &value, "0.001 to 3600 seconds")),

@@ -16,6 +16,7 @@ use trunkline_sidecar::Client;
 use crate::error;
 use crate::prompt::with_prompt;
 use crate::router::salt_bytes;
+use crate::sidecar::seconds;
 
 /// Names of fields; see `trunkline_sidecar`.
 #[derive(Clone, Copy)]
@@ -40,29 +41,51 @@ pub(crate) struct SidecarConnection {
     tag: u64,
     /// Whether a question was sent and not answered; what comes next would be taken for the answer to another one.
     waits: AtomicBool,
+    /// Whether the socket failed.
+    is_lost: AtomicBool,
 }
 
 #[pymethods]
 impl SidecarConnection {
     /// Connect and say hello as `client`, a number that the connections of a process share.
     ///
-    /// Returns the connection, or what the sidecar said instead. Raises OSError, TimeoutError, EOFError.
+    /// Returns the connection, what the sidecar said instead (bytes), or why nobody answers (str). Raises ConfigError, and
+    /// what a signal's handler does.
     #[staticmethod]
     fn connect(py: Python<'_>, path: PathBuf, timeout_s: f64, client: u64) -> PyResult<Bound<'_, PyAny>> {
-        let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX);
-        match py.detach(move || Client::connect(&path, timeout, client)).map_err(raised)? {
-            Ok((client, tag)) => {
-                let connection = Self { client: Mutex::new(client), tag, waits: AtomicBool::new(false) };
-                Ok(Bound::new(py, connection)?.into_any())
+        let timeout = timeout(py, timeout_s)?;
+        let why = |error| Ok(raised(error).value(py).str()?.into_any());
+        let mut connected = match py.detach(move || Client::connect(&path, timeout)) {
+            Ok(connected) => connected,
+            Err(error) => return why(error),
+        };
+        connected.hello(client);
+        match wait(py, &mut connected)?.and_then(|()| connected.welcome()) {
+            Ok(Ok(tag)) => {
+                let [waits, is_lost] = [false; 2].map(AtomicBool::new);
+                Ok(Bound::new(py, Self { client: Mutex::new(connected), tag, waits, is_lost })?.into_any())
             }
-            Err(said) => Ok(PyBytes::new(py, &said).into_any()),
+            Ok(Err(said)) => Ok(PyBytes::new(py, &said).into_any()),
+            Err(error) => why(error),
         }
+    }
+
+    /// Raises ConfigError for a time-out out of range.
+    #[staticmethod]
+    fn check_timeout(py: Python<'_>, timeout_s: f64) -> PyResult<()> {
+        timeout(py, timeout_s).map(drop)
     }
 
     /// Whether an answer is outstanding: the connection is of no use then.
     #[getter]
     fn waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Whether what was raised came from the socket, and not from a signal's handler or from reading the arguments.
+    #[getter]
+    fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 
     /// Ask what these bytes say. Raises TimeoutError, EOFError, OSError.
@@ -139,18 +162,27 @@ impl SidecarConnection {
         let client: &mut Client = &mut held;
         client.write(write);
         self.waits.store(true, Ordering::Relaxed);
-        let mut done = py.detach(|| client.send().and_then(|()| client.wait()));
-        while let Err(error) = done {
-            match error.kind() {
-                ErrorKind::Interrupted => py.check_signals()?,
-                _ => return Err(raised(error)),
-            }
-            done = py.detach(|| client.wait());
-        }
-        let answer = PyBytes::new(py, client.answer().map_err(raised)?);
+        let answered = wait(py, client)?.and_then(|()| Ok(PyBytes::new(py, client.answer()?)));
         self.waits.store(false, Ordering::Relaxed);
-        Ok(answer)
+        answered.map_err(|error| {
+            self.is_lost.store(true, Ordering::Relaxed);
+            raised(error)
+        })
     }
+}
+
+/// Waits without the GIL until the answer is whole; handlers of signals run meanwhile. Errors: theirs; within, the socket's.
+fn wait(py: Python<'_>, client: &mut Client) -> PyResult<io::Result<()>> {
+    loop {
+        match py.detach(|| client.wait()) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => py.check_signals()?,
+            done => return Ok(done),
+        }
+    }
+}
+
+fn timeout(py: Python<'_>, timeout_s: f64) -> PyResult<Duration> {
+    seconds(py, "timeout_s", timeout_s)
 }
 
 fn raised(error: io::Error) -> PyErr {

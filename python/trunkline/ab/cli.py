@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trunkline.command import Failure, Misuse, admin_option, admin_token_option, echo_table, failures, json_option
+from trunkline.command import (
+    Failure,
+    Misuse,
+    Number,
+    admin_option,
+    admin_token_option,
+    echo_table,
+    failures,
+    json_option,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +87,7 @@ def _echo_trials(found: dict[str, Any], *, as_json: bool) -> None:
 
 
 @ab.command("share")
-@click.argument("share", type=click.FloatRange(0, 1))
+@click.argument("share", type=Number(0, 1))
 @click.pass_obj
 def ab_share(admin: Any, share: float) -> None:  # noqa: ANN401 (click)
     """Give arm b this share, 0 to 1, until it is changed."""
@@ -90,21 +99,21 @@ def ab_share(admin: Any, share: float) -> None:  # noqa: ANN401 (click)
 @click.option("--stages", metavar="SHARES", help="Shares of arm b, joined by commas [default: 0.01,0.05,0.25,0.5,1].")
 @click.option(
     "--settle-s",
-    type=click.FloatRange(0, 604800),
+    type=Number(0, 604800),
     help="Time at the beginning of a stage, for caches to warm up, whose TTFT does not count [default: 60].",
 )
-@click.option("--stage-s", type=click.FloatRange(0, 604800), help="Shortest time of a stage after that [default: 300].")
+@click.option("--stage-s", type=Number(0, 604800), help="Shortest time of a stage after that [default: 300].")
 @click.option(
     "--min-requests", type=click.IntRange(20, 10**9), help="Fewest requests of each arm in a stage [default: 200]."
 )
 @click.option(
     "--ttft-margin",
-    type=click.FloatRange(0, 10),
+    type=Number(0, 10),
     help="By how much of arm a's p90 of TTFT arm b's may be longer [default: 0.1].",
 )
 @click.option(
     "--error-margin",
-    type=click.FloatRange(0, 1),
+    type=Number(0, 1),
     help="By how much arm b's error rate may be above arm a's [default: 0.01].",
 )
 @click.pass_obj

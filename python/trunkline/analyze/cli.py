@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trunkline.command import Misuse, failures, json_option
+from trunkline.command import Misuse, Number, failures, json_option
 from trunkline.simulate.cli import policies_option, positive, seeds_option, worker_options
 
 _MIB = 1 << 20
@@ -43,10 +43,10 @@ _MIB = 1 << 20
     metavar="N",
     help="Size of a cache whose ideal hit rate is wanted [default: one worker's, and all workers' together].",
 )
-@click.option("--bytes-per-token", type=click.FloatRange(0.5, 32), help="Of text [default: the log's usage, else 4].")
+@click.option("--bytes-per-token", type=Number(0.5, 32), help="Of text [default: the log's usage, else 4].")
 @click.option(
     "--memory-mib",
-    type=click.IntRange(min=16),
+    type=click.IntRange(16, 1 << 20),
     default=256,
     show_default=True,
     help="Memory for what is kept of the log; with more, larger logs are exact.",

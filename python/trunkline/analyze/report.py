@@ -72,7 +72,7 @@ def _gain(forecast: Forecast) -> str:
 
 def _head(findings: Findings) -> list[str]:
     files = len(findings.files)
-    of = findings.files[0].name if files == 1 else f"{files} files"
+    of = quoted(findings.files[0].name) if files == 1 else f"{files} files"
     told = "as the log counts them" if findings.bytes_per_token_is_measured else "assumed"
     out = ["PARTIAL: ended early; figures are of what was read and simulated until then."] if findings.partial else []
     out.append(
@@ -162,7 +162,10 @@ def _notes(findings: Findings) -> list[str]:
 def _of_files(findings: Findings) -> Iterator[str]:
     skipped = sum(file.skipped_lines for file in findings.files)
     if skipped:
-        named = [f"{findings.files[line.file].name}:{line.line}: {line.problem}" for line in findings.skipped[:_NAMED]]
+        named = [
+            f"{quoted(findings.files[line.file].name)}:{line.line}: {line.problem}"
+            for line in findings.skipped[:_NAMED]
+        ]
         yield f"{skipped} lines were left out; the first:"
         yield from (f"  {line}" for line in named)
     other = sum(file.other_lines for file in findings.files)
@@ -170,9 +173,9 @@ def _of_files(findings: Findings) -> Iterator[str]:
         yield f"{other} lines of servers' logs are no requests."
     for file in findings.files:
         if file.problem:
-            yield f"{file.name}: read up to where it breaks off ({file.problem})."
+            yield f"{quoted(file.name)}: read up to where it breaks off ({file.problem})."
         if not file.requests:
-            yield f"{file.name}: no request in it."
+            yield f"{quoted(file.name)}: no request in it."
 
 
 def _of_figures(findings: Findings) -> Iterator[str]:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from trunkline.command import Misuse, failures, json_option
+from trunkline.command import Misuse, Number, failures, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
-positive = click.FloatRange(min=0, min_open=True)
+positive = Number(min=0, min_open=True)
 _count = click.IntRange(min=1)
 _file = click.Path(path_type=Path, dir_okay=False)
 
@@ -134,18 +134,18 @@ def simulate() -> None:
 @click.option("--workers", type=click.IntRange(1, 4096), help="Workers [default: 7].")
 @click.option("--speeds", type=_Numbers(), metavar="LIST", help="Speed of the first workers, like 0.5,1,0.4.")
 @click.option("--routers", type=click.IntRange(1, 64), help="Routers in front of them [default: 1].")
-@click.option("--gossip-ms", type=click.FloatRange(min=0), help="How late they hear of each other [default: never].")
+@click.option("--gossip-ms", type=Number(min=0), help="How late they hear of each other [default: never].")
 @click.option("--events/--no-events", default=False, help="Whether kv_aware gets KV events [default: its own view].")
 @click.option(
     "--event-delay-ms",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=20.0,
     show_default=True,
     help="How late KV events are, with --events and for the models of others that use them.",
 )
 @click.option(
     "--poll-ms",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=50.0,
     show_default=True,
     help="Age of polled metrics at most, for llm_d.",

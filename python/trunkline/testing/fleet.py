@@ -55,9 +55,11 @@ class Fleet(Closes):
 
         worker: who closes it is its owner; None starts one that ends with the fleet.  Raises DuplicateWorkerError.
         """
-        if worker is None:
-            worker = self._stack.enter_context(FakeWorker())
-        self.gateway.add_worker(worker.url)
+        with contextlib.ExitStack() as stack:
+            if worker is None:
+                worker = stack.enter_context(FakeWorker())
+            self.gateway.add_worker(worker.url)
+            self._stack.push(stack.pop_all())
         self.workers.append(worker)
         return worker
 

@@ -115,6 +115,7 @@ impl Shared {
             }
             9 => {
                 let saved = self.router.snapshot((self.clock)());
+                Refused::if_longer_than_an_answer(saved.len())?;
                 ok(out, |out| out.extend_from_slice(&saved));
             }
             other => return Err(Refused::malformed(&format!("{other} asks for nothing"))),

@@ -49,9 +49,11 @@ impl Buffer {
 
     /// Reads once; returns how many bytes came, 0 at the end.
     pub(crate) fn fill(&mut self, mut source: impl Read) -> io::Result<usize> {
-        self.bytes.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
-        self.start = 0;
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
         if self.end == 0 && self.bytes.len() > 4 * CHUNK {
             self.bytes = Vec::new();
         }

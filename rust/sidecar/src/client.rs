@@ -1,93 +1,136 @@
-//! The other end of a connection: asks, and waits for the answer.
+//! The other end of a connection: asks, and waits for the answer, until it is due.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::buffer::Buffer;
-use crate::wire::{MAGIC, Reader, VERSION, frame};
+use crate::wire::{MAGIC, MAX_ANSWER, Reader, VERSION, frame};
 
-/// Largest answer: a snapshot.
-const MAX_ANSWER: usize = u32::MAX as usize;
+/// Bytes of one write: of a larger one each part has the whole time-out.
+const PIECE: usize = 64 << 10;
 
-/// A connection to a sidecar, past its hello. One thread asks at a time.
+/// A connection to a sidecar. One thread asks at a time.
 pub struct Client {
     stream: UnixStream,
+    timeout: Duration,
+    /// That of each read and write, as the system has it.
+    limit: Duration,
+    /// When the answer must be whole.
+    due: Instant,
     got: Buffer,
     out: Vec<u8>,
+    /// Bytes of `out` that are on their way.
+    sent: usize,
 }
 
 /// What a sidecar says to a client that it does not take: a status and its JSON.
 pub type Unwelcome = Vec<u8>;
 
 impl Client {
-    /// Connects and says hello as `client`, a number that all connections of one process share.
+    /// Connects. What is to be said first is [`hello`](Self::hello).
     ///
-    /// `timeout` is that of connecting and of each read or write. Returns the sidecar's tag too, or what it said instead.
+    /// `timeout` is that of connecting, and of each question with its answer.
     ///
     /// # Errors
-    /// Of the socket; [`ErrorKind::TimedOut`] after `timeout`, [`ErrorKind::UnexpectedEof`] if it hangs up.
-    pub fn connect(
-        path: &Path,
-        timeout: Duration,
-        client: u64,
-    ) -> io::Result<Result<(Self, u64), Unwelcome>> {
+    /// Of the socket; [`ErrorKind::TimedOut`] after `timeout`.
+    pub fn connect(path: &Path, timeout: Duration) -> io::Result<Self> {
+        let due = Instant::now() + timeout;
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_read_timeout(Some(timeout))?;
         socket.set_write_timeout(Some(timeout))?;
-        socket.connect(&SockAddr::unix(path)?).map_err(in_time)?;
+        let address = SockAddr::unix(path)?;
+        while let Err(error) = socket.connect(&address) {
+            match error.kind() {
+                ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
+                ErrorKind::Interrupted if Instant::now() < due => {}
+                _ => return Err(error),
+            }
+        }
         let stream = UnixStream::from(std::os::fd::OwnedFd::from(socket));
-        let mut connected = Self { stream, got: Buffer::default(), out: Vec::new() };
-        connected.write(|out| {
+        Ok(Self { stream, timeout, limit: timeout, due, got: Buffer::default(), out: Vec::new(), sent: 0 })
+    }
+
+    /// Makes the first question: `client` is a number that all connections of one process share.
+    pub fn hello(&mut self, client: u64) {
+        self.write(|out| {
             out.push(0);
             out.extend_from_slice(MAGIC);
             out.extend_from_slice(&VERSION.to_le_bytes());
             out.extend_from_slice(&client.to_le_bytes());
         });
-        connected.send()?;
-        while let Err(error) = connected.wait() {
-            if error.kind() != ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
-        let answer = connected.answer()?.to_vec();
-        let mut reader = Reader(&answer);
-        let tag = match (reader.u8(), reader.u32(), reader.u64()) {
-            (Ok(0), Ok(_), Ok(tag)) => tag,
-            (Ok(1..), ..) => return Ok(Err(answer)),
-            _ => return Err(ErrorKind::InvalidData.into()),
-        };
-        Ok(Ok((connected, tag)))
     }
 
-    /// Makes the next question; `fill` appends all of it but the length.
+    /// Takes the answer to a hello: the sidecar's tag, or what it said instead.
+    ///
+    /// # Errors
+    /// As for [`answer`](Self::answer).
+    pub fn welcome(&mut self) -> io::Result<Result<u64, Unwelcome>> {
+        let answer = self.answer()?.to_vec();
+        let mut reader = Reader(&answer);
+        match (reader.u8(), reader.u32(), reader.u64()) {
+            (Ok(0), Ok(_), Ok(tag)) => Ok(Ok(tag)),
+            (Ok(1..), ..) => Ok(Err(answer)),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Makes the next question; `fill` appends all of it but the length. Its time begins.
     pub fn write(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
         self.out.clear();
         frame(&mut self.out, fill);
+        self.sent = 0;
+        self.due = Instant::now() + self.timeout;
     }
 
-    /// Sends what was written.
+    /// Sends what was written and waits until the answer is whole.
     ///
     /// # Errors
-    /// As for `connect`. The connection is of no use then: the next answer could be that to another question.
-    pub fn send(&mut self) -> io::Result<()> {
-        self.stream.write_all(&self.out).map_err(in_time)
-    }
-
-    /// Waits until the answer is whole.
-    ///
-    /// # Errors
-    /// As for `send`, but for [`ErrorKind::Interrupted`], after which this may be called again: a signal came.
+    /// Of the socket, [`ErrorKind::TimedOut`] and [`ErrorKind::UnexpectedEof`]: the connection is of no use then, as the next answer
+    /// could be that to another question. But after [`ErrorKind::Interrupted`], when a signal came, this may be called again.
     pub fn wait(&mut self) -> io::Result<()> {
+        while self.sent < self.out.len() {
+            let end = self.out.len().min(self.sent + PIECE);
+            match self.in_time(|client| client.stream.write(&client.out[client.sent..end])) {
+                Ok(count) => self.sent += count,
+                // Who hangs up amid a question has said why.
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    self.sent = self.out.len();
+                }
+                Err(error) => return Err(error),
+            }
+        }
         while !self.got.has_frame() {
-            if self.got.fill(&self.stream).map_err(in_time)? == 0 {
+            if self.in_time(|client| client.got.fill(&client.stream))? == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
         }
         Ok(())
+    }
+
+    /// Does something with the socket until it is due, however often the system wakes up for nothing.
+    fn in_time(&mut self, mut act: impl FnMut(&mut Self) -> io::Result<usize>) -> io::Result<usize> {
+        loop {
+            let left = self.due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            // Most answers come at once: the system is only told where it would be out by a sixteenth.
+            let slack = left / 16;
+            if !(left - slack..=left + slack).contains(&self.limit) {
+                self.stream.set_read_timeout(Some(left))?;
+                self.stream.set_write_timeout(Some(left))?;
+                self.limit = left;
+            }
+            match act(self) {
+                // The system's word for a time-out.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+        }
     }
 
     /// Takes the answer that `wait` waited for: its status, then what it says.
@@ -100,9 +143,4 @@ impl Client {
             _ => Err(ErrorKind::InvalidData.into()),
         }
     }
-}
-
-/// A socket's time-out is called "would block" by the system.
-fn in_time(error: io::Error) -> io::Error {
-    if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
 }

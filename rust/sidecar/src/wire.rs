@@ -7,6 +7,8 @@ use trunkline_core::{Decision, Error};
 pub const VERSION: u32 = 1;
 /// First bytes of a hello.
 pub(crate) const MAGIC: &[u8; 4] = b"TRKL";
+/// Largest answer: a snapshot.
+pub(crate) const MAX_ANSWER: usize = u32::MAX as usize;
 /// No worker, no number.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -32,6 +34,8 @@ pub enum Status {
     Internal = 8,
     /// A payload is none that an engine sends.
     Payload = 9,
+    /// The answer does not fit a frame.
+    TooLong = 10,
 }
 
 /// A question that is not answered.
@@ -57,6 +61,16 @@ impl Refused {
     pub(crate) fn unknown_worker(name: &str) -> Self {
         let message = format!("no worker {name:?} is in the fleet");
         Self { status: Status::UnknownWorker, detail: json!({ "message": message, "worker": name }) }
+    }
+
+    /// Refuses an answer of so many bytes if its length could not be written.
+    pub(crate) fn if_longer_than_an_answer(bytes: usize) -> Result<(), Self> {
+        match bytes < MAX_ANSWER {
+            true => Ok(()),
+            false => {
+                Err(Self::new(Status::TooLong, &format!("{bytes} bytes fit no answer, of 4 GiB at most")))
+            }
+        }
     }
 
     /// Whether nothing more can be understood on its connection.
@@ -167,5 +181,17 @@ pub(crate) fn token_ids(bytes: &[u8]) -> Result<Vec<u32>, Refused> {
     match bytes.as_chunks() {
         (ids, []) => Ok(ids.iter().map(|&id| u32::from_le_bytes(id)).collect()),
         _ => Err(Refused::malformed("token ids of 4 bytes each do not fill the frame")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_whose_length_cannot_be_written_is_refused() {
+        assert!(Refused::if_longer_than_an_answer(MAX_ANSWER - 1).is_ok());
+        let refused = Refused::if_longer_than_an_answer(MAX_ANSWER).unwrap_err();
+        assert!(refused.status == Status::TooLong && !refused.is_final());
     }
 }

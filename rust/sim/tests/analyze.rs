@@ -121,6 +121,16 @@ fn broken_input_is_counted_and_named_and_the_run_goes_on() {
 }
 
 #[test]
+fn lengths_that_no_tokenizer_gives_are_not_believed() {
+    for tokens in [0, 1, u64::MAX] {
+        let text = json!({"prompt": "x".repeat(200), "usage": {"prompt_tokens": tokens}}).to_string() + "\n";
+        let found = analyze(&[("log", text.repeat(2).as_bytes())], &json!({})).unwrap();
+        assert_eq!((found.bytes_per_token, found.bytes_per_token_is_measured), (4.0, false), "{tokens}");
+        assert_eq!(found.prompt_tokens, 100);
+    }
+}
+
+#[test]
 fn what_gives_nothing_says_why() {
     let access = "INFO:     127.0.0.1:5000 - \"POST /v1/completions HTTP/1.1\" 200 OK\n".repeat(3);
     let binary: Vec<u8> = (0..20_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

@@ -123,6 +123,11 @@ impl From<Denied> for Refused {
             Denied::NoTrial => {
                 "There is no trial: the gateway's settings name no trial_policy and no trial_pool.".to_owned()
             }
+            Denied::NothingToCompare => {
+                "The ramp would begin with all of the traffic in arm b and nothing to compare it with: give arm b a \
+                 smaller share, or the ramp a smaller stage, first."
+                    .to_owned()
+            }
             Denied::Stopped(worse) => format!("The ramp stopped by itself: {worse}. Reset the trial first."),
         };
         Self { status: StatusCode::CONFLICT, message }

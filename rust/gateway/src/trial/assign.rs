@@ -47,9 +47,15 @@ impl Arm {
 pub(crate) struct Share(pub(crate) u32);
 
 impl Share {
-    /// A share from 0 to 1; `None` for any other number.
+    /// A share from 0 to 1; `None` for any other number. Only 0 is nobody, and only 1 everybody.
     pub(crate) fn new(share: f64) -> Option<Self> {
-        (0.0..=1.0).contains(&share).then(|| Self((share * f64::from(WHOLE)).round() as u32))
+        let millionths = match share {
+            0.0 => 0,
+            1.0 => WHOLE,
+            0.0..1.0 => ((share * f64::from(WHOLE)).round() as u32).clamp(1, WHOLE - 1),
+            _ => return None,
+        };
+        Some(Self(millionths))
     }
 
     pub(crate) fn as_f64(self) -> f64 {
@@ -120,6 +126,10 @@ mod tests {
             assert_eq!(Share::new(odd), None, "{odd}");
         }
         assert!(Share::new(1.0).unwrap().is_all());
+        assert_eq!(
+            [0.0, -0.0, 1e-9, 1.0 - 1e-9].map(|share| Share::new(share).unwrap().0),
+            [0, 0, 1, WHOLE - 1]
+        );
         assert_eq!(Share::new(0.25).unwrap().as_f64(), 0.25);
     }
 

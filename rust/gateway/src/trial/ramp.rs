@@ -17,7 +17,7 @@ use trunkline_core::Millis;
 
 use super::assign::{Arm, Share};
 use super::estimate::{Level, difference, quotient};
-use super::record::{Count, Figures};
+use super::record::{Count, Figures, is_beyond_measure};
 use crate::error::Error;
 
 /// Chance that any look of a ramp stops an arm that is within its margins.
@@ -107,11 +107,15 @@ impl fmt::Display for Worse {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ttft { a, b } => {
-                write!(out, "TTFT p90 is {:.1} ms in b and {:.1} ms in a", b * 1e3, a * 1e3)
+                write!(out, "TTFT p90 is {} in b and {} in a", told(*b), told(*a))
             }
             Self::Errors { a, b } => write!(out, "error rate is {b:.4} in b and {a:.4} in a"),
         }
     }
+}
+
+fn told(ttft_s: f64) -> String {
+    if is_beyond_measure(ttft_s) { "still waited for".to_owned() } else { format!("{:.1} ms", ttft_s * 1e3) }
 }
 
 /// Why a stage goes on.
@@ -228,9 +232,18 @@ impl Ramp {
     pub(crate) fn begin(plan: RampPlan, share: Share, now: Millis, figures: [Figures; 2]) -> Self {
         let last = plan.stages.len() - 1;
         let stage = plan.stages.iter().position(|stage| *stage >= share).unwrap_or(last);
+        Self::at(plan, stage, None, now, figures)
+    }
+
+    /// Begins its stage anew. What B is held to without anybody in A stays: nobody could measure it again.
+    pub(crate) fn again(self, now: Millis, figures: [Figures; 2]) -> Self {
+        Self::at(self.plan, self.stage, self.reference, now, figures)
+    }
+
+    fn at(plan: RampPlan, stage: usize, reference: Option<Seen>, now: Millis, figures: [Figures; 2]) -> Self {
         let hold = Hold::Settling { left: plan.settle };
         let settled = plan.settle.is_zero().then(|| figures.clone());
-        Self { plan, stage, hold, end: None, since: now, base: figures, settled, reference: None }
+        Self { plan, stage, hold, end: None, since: now, base: figures, settled, reference }
     }
 
     /// B's share now.
@@ -419,7 +432,8 @@ mod tests {
         arms.look(&mut ramp, Millis(2000));
         assert_eq!(ramp.end, None, "a second is no long time");
         arms.look(&mut ramp, Millis(9000));
-        assert!(matches!(ramp.end, Some(End::Stopped { worse: Worse::Ttft { .. }, .. })), "{:?}", ramp.end);
+        let Some(End::Stopped { worse, .. }) = ramp.end else { panic!("{:?}", ramp.end) };
+        assert!(worse.to_string().starts_with("TTFT p90 is still waited for in b and 1"), "{worse}");
     }
 
     #[test]
@@ -461,6 +475,20 @@ mod tests {
         arms.serve(Arm::B, 2000);
         arms.look(&mut ramp, Millis(11_000));
         assert!(matches!(ramp.end, Some(End::Stopped { worse: Worse::Ttft { .. }, .. })), "{:?}", ramp.end);
+    }
+
+    #[test]
+    fn a_last_stage_that_begins_anew_is_held_to_the_same() {
+        let mut arms = Arms::new(9, 1.0, 0.002);
+        let mut ramp = Ramp::begin(plan(), Share(500_000), Millis(0), arms.figures());
+        arms.serve(Arm::A, 5000);
+        arms.serve(Arm::B, 5000);
+        arms.look(&mut ramp, Millis(10_000));
+        let mut again = ramp.again(Millis(11_000), arms.figures());
+        assert!(again.share().is_all());
+        arms.serve(Arm::B, 2000);
+        arms.look(&mut again, Millis(21_000));
+        assert_eq!(again.end, Some(End::Done));
     }
 
     #[test]

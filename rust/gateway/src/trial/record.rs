@@ -114,6 +114,11 @@ impl Record {
     }
 }
 
+/// Whether a time is that of requests that still wait, or of others too long to measure.
+pub(crate) fn is_beyond_measure(seconds: f64) -> bool {
+    seconds > edge(BINS - 2)
+}
+
 fn bin(seconds: f64) -> usize {
     if seconds <= edge(0) {
         return 0;

@@ -27,6 +27,8 @@ pub(crate) enum Denied {
     NoTrial,
     /// The ramp stopped by itself.
     Stopped(Worse),
+    /// A ramp would begin with nobody in A.
+    NothingToCompare,
 }
 
 /// A trial. All methods may be called from any thread.
@@ -130,11 +132,14 @@ impl Trial {
         Ok(())
     }
 
-    /// Begins a ramp with a plan that was checked. Returns its number, for [`watch`].
+    /// Begins a ramp with a plan that was checked, where A has something left. Returns its number, for [`watch`].
     pub(crate) fn ramp(&self, plan: RampPlan, now: Millis) -> Result<u64, Denied> {
         let mut course = self.course.lock();
         course.may_change()?;
         let ramp = Ramp::begin(plan, self.share(), now, self.figures());
+        if ramp.share().is_all() {
+            return Err(Denied::NothingToCompare);
+        }
         self.share.store(ramp.share().0, Ordering::Relaxed);
         course.ramp = Some(ramp);
         course.ramps += 1;
@@ -157,7 +162,7 @@ impl Trial {
         course.since = now;
         course.base = Some(figures.clone());
         course.ramp = match course.ramp.take() {
-            Some(ramp) if ramp.end.is_none() => Some(Ramp::begin(ramp.plan, self.share(), now, figures)),
+            Some(ramp) if ramp.end.is_none() => Some(ramp.again(now, figures)),
             _ => None,
         };
     }
@@ -275,6 +280,16 @@ mod tests {
         let second = trial.ramp(RampPlan::default(), Millis(300)).unwrap();
         assert!(!trial.advance(first, Millis(400)) && trial.advance(second, Millis(400)));
         assert_eq!(trial.share(), Share(250_000), "the first stage that is not below 7 %");
+    }
+
+    #[test]
+    fn a_ramp_that_would_have_nothing_to_compare_is_refused() {
+        let trial = trial(1.0, TrialBy::Tenant);
+        assert_eq!(trial.ramp(RampPlan::default(), Millis(0)), Err(Denied::NothingToCompare));
+        trial.set_share(Share(0)).unwrap();
+        let at_once = RampPlan { stages: vec![Share(1_000_000)], ..RampPlan::default() };
+        assert_eq!(trial.ramp(at_once, Millis(0)), Err(Denied::NothingToCompare));
+        assert_eq!((trial.share(), trial.look().standing), (Share(0), Standing::Off));
     }
 
     #[test]

@@ -68,13 +68,15 @@ impl Shadow {
             groups: (0..GROUPS).map(|_| group()).collect(),
             given: Mutex::default(),
         };
-        shadow.follow(&fleet.router);
+        shadow.follow(fleet);
         Ok(shadow)
     }
 
-    /// Makes our fleet like the live one. Cost: O(workers).
-    fn follow(&self, live: &Router) {
-        let (wanted, known) = (live.workers(), self.router.workers());
+    /// Makes our fleet like the gateway's, which may share its router with others. Cost: O(workers).
+    fn follow(&self, fleet: &Fleet) {
+        let (mut wanted, known) = (fleet.router.workers(), self.router.workers());
+        let snapshot = fleet.snapshot();
+        wanted.retain(|view| snapshot.get(view.id).is_some());
         for gone in known.iter().filter(|own| !wanted.iter().any(|view| view.name == own.name)) {
             // Whatever goes wrong here is put right by the next look.
             let _ = self.router.remove_worker(gone.id);
@@ -177,8 +179,9 @@ impl Shadow {
 
     /// The largest share that a worker got times the number of workers, live and ours; 1 is even.
     fn load_spread(&self, live: &Router) -> [Option<f64>; 2] {
-        let given = self.given.lock();
+        let (given, ours) = (self.given.lock(), self.ours.load());
         let counts: Vec<[u64; 2]> = (live.workers().iter())
+            .filter(|view| ours.get(view.id.0 as usize).copied().flatten().is_some())
             .map(|view| given.get(view.id.0 as usize).copied().unwrap_or_default())
             .collect();
         [0, 1].map(|side| {
@@ -287,6 +290,69 @@ pub(crate) async fn follow(shadow: Weak<Shadow>, fleet: Arc<Fleet>) {
     loop {
         tokio::time::sleep(FOLLOW).await;
         let Some(shadow) = shadow.upgrade() else { return };
-        shadow.follow(&fleet.router);
+        shadow.follow(&fleet);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_core::{Prompt, RouterConfig};
+
+    use super::*;
+    use crate::config::GatewayConfig;
+    use crate::exact::Exact;
+    use crate::sagemaker::Layout;
+
+    /// A gateway's workers, and one of somebody else in the same router.
+    fn fleet(urls: &[&str]) -> Arc<Fleet> {
+        let router = Arc::new(Router::new(RouterConfig::default()).unwrap());
+        router.add_worker(WorkerSpec::new("somebody's")).unwrap();
+        let config = GatewayConfig::default();
+        let fleet = Fleet::new(router, 1, Arc::default(), Layout::default(), Exact::default(), &config);
+        for url in urls {
+            fleet.add(url, None).unwrap();
+        }
+        Arc::new(fleet)
+    }
+
+    fn decide(shadow: &Arc<Shadow>, fleet: &Arc<Fleet>) -> Shadowed {
+        shadow.decide(&RouteRequest::new(Prompt::Text(&[b"hello"])), 0, fleet).unwrap()
+    }
+
+    #[test]
+    fn what_it_booked_ends_with_the_request() {
+        let fleet = fleet(&["http://a:1", "http://b:1"]);
+        let shadow = Arc::new(Shadow::new(Policy::RoundRobin, &fleet).unwrap());
+        let in_flight = || shadow.router.stats().in_flight;
+        let [mut answered, given_up, orphan] = std::array::from_fn(|_| decide(&shadow, &fleet));
+        assert_eq!(in_flight(), 3);
+        answered.complete(None);
+        answered.complete(None);
+        drop((answered, given_up));
+        assert_eq!(in_flight(), 1);
+        fleet.remove("http://a:1").unwrap();
+        shadow.follow(&fleet);
+        drop(orphan);
+        assert_eq!((in_flight(), fleet.router.stats().in_flight), (0, 0));
+    }
+
+    #[test]
+    fn its_fleet_is_the_gateways_and_nobody_elses() {
+        let fleet = fleet(&["http://a:1", "http://b:1"]);
+        let shadow = Arc::new(Shadow::new(Policy::RoundRobin, &fleet).unwrap());
+        let names = || -> Vec<String> {
+            shadow.router.workers().into_iter().map(|view| view.name.as_str().to_owned()).collect()
+        };
+        assert_eq!(names(), ["http://a:1", "http://b:1"]);
+        for live in fleet.snapshot().ids() {
+            let mut shadowed = decide(&shadow, &fleet);
+            let live = Decision { worker: *live, ..shadowed.decision };
+            shadowed.compare(&live);
+        }
+        assert_eq!(shadow.look(&fleet.router).load_spread, [Some(1.0); 2]);
+        fleet.remove("http://a:1").unwrap();
+        fleet.add("http://c:1", None).unwrap();
+        shadow.follow(&fleet);
+        assert_eq!(names(), ["http://b:1", "http://c:1"]);
     }
 }

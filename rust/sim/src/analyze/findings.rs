@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::advice::{self, Kind};
 use super::forecast::Forecast;
 use super::reuse::hit_rate;
-use super::{Analysis, Totals};
+use super::{ALLOWED_BYTES_PER_TOKEN, Analysis, Totals};
 use crate::des::traces::DEFAULT_RATE_RPS;
 use crate::log::BLOCK_BYTES;
 
@@ -171,11 +171,12 @@ impl Findings {
 }
 
 impl Totals {
-    /// Bytes of a token, and whether the log has told them.
+    /// Bytes of a token, and whether the log has told them. A log that tells what no tokenizer does is not believed.
     fn bytes_per_token(&self, told: Option<f64>) -> (f64, bool) {
+        let measured = self.counted_bytes as f64 / self.counted_tokens as f64;
         match told {
             Some(bytes) => (bytes, false),
-            None if self.counted_tokens > 0 => (self.counted_bytes as f64 / self.counted_tokens as f64, true),
+            None if ALLOWED_BYTES_PER_TOKEN.contains(&measured) => (measured, true),
             None => (BYTES_PER_TOKEN, false),
         }
     }

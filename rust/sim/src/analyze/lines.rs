@@ -11,6 +11,10 @@ use memchr::memchr;
 /// Longest line. Source: half of the gateway's limit for bodies, 64 MiB; longer prompts are longer than any context.
 pub(super) const MAX_LINE_BYTES: usize = 32 << 20;
 const BUFFER_BYTES: usize = 1 << 18;
+/// Pieces of a line of up to [`BUFFER_BYTES`] each, after which whoever reads may look elsewhere: about 10 ms.
+const PIECES: u32 = 64;
+/// What editors of Windows write before UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// What comes next.
@@ -20,6 +24,8 @@ pub(super) enum Next {
     Line,
     /// A line that is longer than [`MAX_LINE_BYTES`].
     TooLong,
+    /// Nothing yet of a line that is long, maybe endless: the call may be repeated and goes on where it was.
+    Part,
     /// A line that was cut by what is wrong with the file.
     Cut(String),
     /// Nothing.
@@ -70,6 +76,7 @@ pub(super) struct Lines<'a> {
     /// The line.
     pub(super) line: Vec<u8>,
     is_too_long: bool,
+    is_first: bool,
     has_ended: bool,
 }
 
@@ -81,11 +88,12 @@ impl<'a> Lines<'a> {
             max_bytes,
             line: Vec::new(),
             is_too_long: false,
+            is_first: true,
             has_ended: false,
         }
     }
 
-    /// Reads up to the end of the next line.
+    /// Reads up to the end of the next line, which may take several calls.
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`]: the call may be repeated and goes on where it was. Others are the file's end and come as
@@ -94,7 +102,7 @@ impl<'a> Lines<'a> {
         if self.has_ended {
             return Ok(Next::End);
         }
-        loop {
+        for _ in 0..PIECES {
             let piece = match self.source.text().and_then(BufRead::fill_buf) {
                 Ok(piece) => piece,
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
@@ -123,9 +131,13 @@ impl<'a> Lines<'a> {
                 return Ok(self.whole());
             }
         }
+        Ok(Next::Part)
     }
 
     fn whole(&mut self) -> Next {
+        if std::mem::take(&mut self.is_first) && self.line.starts_with(BYTE_ORDER_MARK) {
+            self.line.drain(..BYTE_ORDER_MARK.len());
+        }
         if std::mem::take(&mut self.is_too_long) { Next::TooLong } else { Next::Line }
     }
 
@@ -149,6 +161,7 @@ mod tests {
         let mut seen = Vec::new();
         loop {
             seen.push(match lines.next() {
+                Ok(Next::Part) => continue,
                 Ok(Next::Line) => String::from_utf8_lossy(&lines.line).into_owned(),
                 Ok(Next::TooLong) => "too long".into(),
                 Ok(Next::Cut(_)) => "cut".into(),
@@ -182,6 +195,20 @@ mod tests {
         let members = [gzip(b"a\nb"), gzip(b"c\n")].concat();
         assert_eq!(read(members.as_slice(), 9), ["a", "bc"]);
         assert_eq!(read(Halting(&members, false), 9), ["a", "bc"]);
+    }
+
+    #[test]
+    fn a_mark_before_the_text_is_no_part_of_it() {
+        assert_eq!(read(&b"\xef\xbb\xbfa\n\xef\xbb\xbfb"[..], 9), ["a", "\u{feff}b"]);
+        assert_eq!(read(gzip(b"\xef\xbb\xbfa").as_slice(), 9), ["a"]);
+    }
+
+    #[test]
+    fn a_line_without_end_lets_others_look() {
+        let mut lines = Lines::new(io::repeat(0), 100);
+        for _ in 0..3 {
+            assert_eq!(lines.next().unwrap(), Next::Part);
+        }
     }
 
     #[test]

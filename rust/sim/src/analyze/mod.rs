@@ -38,14 +38,15 @@ use crate::log::{BLOCK_BYTES, Clock, LoggedRequest, NoRequest, Reader};
 
 /// Lines of which the numbers are kept.
 const NAMED: usize = 100;
-/// Lines between two looks at whoever wants to know how far it is.
-const LINES_PER_LOOK: u64 = 64;
 /// Bytes that a block of the tree and one of the reuse distances take, tables that are being enlarged included.
 const TREE_BYTES: usize = 100;
 const REUSE_BYTES: usize = 130;
 /// Bytes of a block of the window: each use, and each new one with its name.
 const WINDOW_USE_BYTES: usize = 12;
 const WINDOW_NEW_BYTES: usize = 60;
+
+/// Bytes of a token that can be: of the densest languages less than one, of runs of spaces many.
+const ALLOWED_BYTES_PER_TOKEN: std::ops::RangeInclusive<f64> = 0.5..=32.0;
 
 /// A map whose keys are hashes already.
 pub(crate) type ByName<V> = HashMap<u64, V, BuildHasherDefault<AsIs>>;
@@ -72,7 +73,7 @@ impl Hasher for AsIs {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnalyzeOptions {
-    /// Bytes that it may use, shared among its parts. At least 16 MiB.
+    /// Bytes that it may use, shared among its parts. 16 MiB to 1 TiB: moments of reuse distances are 32 bits wide.
     pub memory_bytes: usize,
     /// Sizes of a cache, in tokens, of which the hit rate is wanted.
     #[serde(default)]
@@ -114,10 +115,11 @@ impl AnalyzeOptions {
         let options: Self =
             serde_json::from_slice(json).map_err(|problem| Error::Spec(problem.to_string()))?;
         let refuse = |key, value: String, allowed| Err(Error::Config { key, value, allowed });
-        if options.memory_bytes < 16 << 20 {
-            return refuse("memory_bytes", options.memory_bytes.to_string(), "at least 16 MiB");
+        if !(16 << 20..=1 << 40).contains(&options.memory_bytes) {
+            return refuse("memory_bytes", options.memory_bytes.to_string(), "16 MiB to 1 TiB");
         }
-        if let Some(bytes) = options.bytes_per_token.filter(|bytes| !(0.5..=32.0).contains(bytes)) {
+        if let Some(bytes) = options.bytes_per_token.filter(|bytes| !ALLOWED_BYTES_PER_TOKEN.contains(bytes))
+        {
             return refuse("bytes_per_token", bytes.to_string(), "0.5 to 32");
         }
         options.forecast.check()?;
@@ -196,8 +198,8 @@ impl Analysis {
         }
     }
 
-    /// Reads a file to its end, or until `watch` breaks: then the findings are partial. It is asked every few lines, and
-    /// whenever a read is interrupted ([`ErrorKind::Interrupted`]), after which the read is repeated.
+    /// Reads a file to its end, or until `watch` breaks: then the findings are partial. It is asked after every line, within
+    /// long ones, and whenever a read is interrupted ([`ErrorKind::Interrupted`]), after which the read is repeated.
     pub fn read(
         &mut self,
         name: &str,
@@ -231,29 +233,28 @@ impl Analysis {
         goes_on: &mut dyn FnMut(&mut Self, bool) -> bool,
     ) {
         loop {
-            let next = match lines.next() {
-                Ok(next) => next,
-                Err(interrupted) => {
-                    debug_assert_eq!(interrupted.kind(), ErrorKind::Interrupted);
-                    if goes_on(self, true) {
-                        continue;
-                    }
-                    self.is_partial = true;
-                    return;
-                }
-            };
-            found.lines += u64::from(next != Next::End);
+            let next = lines.next();
+            let waits = next.is_err();
             match next {
-                Next::End => return,
-                Next::Line => self.line(&lines.line, reader, found),
-                Next::TooLong => self.skip(found, format!("longer than {} MiB", MAX_LINE_BYTES >> 20)),
-                Next::Cut(problem) => {
-                    self.skip(found, format!("the file ends here: {problem}"));
-                    found.problem = Some(problem);
+                Ok(Next::End) => return,
+                Ok(Next::Part) => {}
+                Ok(whole) => {
+                    found.lines += 1;
+                    match whole {
+                        Next::TooLong => {
+                            self.skip(found, format!("longer than {} MiB", MAX_LINE_BYTES >> 20));
+                        }
+                        Next::Cut(problem) => {
+                            self.skip(found, format!("the file ends here: {problem}"));
+                            found.problem = Some(problem);
+                        }
+                        _ => self.line(&lines.line, reader, found),
+                    }
+                    lines.clear();
                 }
+                Err(interrupted) => debug_assert_eq!(interrupted.kind(), ErrorKind::Interrupted),
             }
-            lines.clear();
-            if found.lines.is_multiple_of(LINES_PER_LOOK) && !goes_on(self, false) {
+            if !goes_on(self, waits) {
                 self.is_partial = true;
                 return;
             }
@@ -296,7 +297,7 @@ impl Analysis {
         totals.prompt_bytes += request.prompt.len() as u64;
         if let Some(tokens) = request.prompt_tokens.filter(|_| !request.is_tokens) {
             totals.counted_bytes += request.prompt.len() as u64;
-            totals.counted_tokens += tokens;
+            totals.counted_tokens = totals.counted_tokens.saturating_add(tokens);
         }
     }
 

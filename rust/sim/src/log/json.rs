@@ -20,7 +20,12 @@ const LEADS: [&str; 2] = ["system", "instructions"];
 type Fields<'a> = HashMap<String, &'a RawValue>;
 
 fn fields(json: &str) -> Result<Fields<'_>, NoRequest> {
-    serde_json::from_str(json).map_err(|problem| problem.to_string().into())
+    serde_json::from_str(json).map_err(|problem| unreadable(&problem))
+}
+
+/// What is wrong, without a word of what was logged: of a value of another type the parser's own message quotes all of it.
+fn unreadable(problem: &serde_json::Error) -> NoRequest {
+    if problem.is_data() { "no JSON object".into() } else { problem.to_string().into() }
 }
 
 fn value(fields: &Fields<'_>, key: &str) -> Option<Value> {
@@ -36,7 +41,7 @@ pub(super) fn request(line: &str) -> Result<LoggedRequest, NoRequest> {
     let body = ["body", "request"].iter().find_map(|key| row.get(*key));
     let mut request = match body.map(|body| body.get()) {
         Some(body) if body.starts_with('"') => {
-            let body: String = serde_json::from_str(body).map_err(|problem| problem.to_string())?;
+            let body: String = serde_json::from_str(body).map_err(|problem| unreadable(&problem))?;
             read_body(&fields(&body)?)?
         }
         Some(body) if body.starts_with('{') => read_body(&fields(body)?)?,
@@ -78,7 +83,7 @@ fn read_body(body: &Fields<'_>) -> Result<LoggedRequest, NoRequest> {
         text::push_lead(&mut request.prompt, &lead);
     }
     if !push_prompt(&mut request, body) {
-        return Err("no messages, prompt or input".into());
+        return Err(why_no_prompt(body));
     }
     if request.prompt.is_empty() {
         return Err("an empty prompt".into());
@@ -86,6 +91,15 @@ fn read_body(body: &Fields<'_>) -> Result<LoggedRequest, NoRequest> {
     let asked = value(body, "max_completion_tokens").or_else(|| value(body, "max_tokens"));
     request.output_tokens = asked.and_then(|asked| asked.as_u64()).map(bounded);
     Ok(request)
+}
+
+/// Half a surrogate pair, or lists within lists without end, are JSON that no text can be made of.
+fn why_no_prompt(body: &Fields<'_>) -> NoRequest {
+    let faulty = ["messages"].iter().chain(&PROMPTS).find_map(|key| {
+        let problem = serde_json::from_str::<Value>(body.get(*key)?.get()).err()?;
+        Some(format!("{key}: {problem}"))
+    });
+    faulty.unwrap_or_else(|| "no messages, prompt or input".to_owned()).into()
 }
 
 /// Appends what is asked. `false` if nothing is.
@@ -204,9 +218,34 @@ mod tests {
             (r#"{"prompt": [1, -2]}"#, "no messages"),
             (r#"{"body": "{"}"#, "EOF"),
             (r#"{"broken"#, "EOF"),
+            (r#"{"prompt": "\udfff x"}"#, "prompt: lone leading surrogate"),
+            (
+                &format!(r#"{{"messages": {}"#, "[".repeat(200) + &"]".repeat(200) + "}"),
+                "messages: recursion limit",
+            ),
         ] {
             match request(line) {
                 Err(NoRequest::Broken(problem)) => assert!(problem.contains(why), "{line}: {problem}"),
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_without_what_was_logged() {
+        let body = |body: &str| json!({ "body": body }).to_string();
+        for line in [
+            body(r#""secret""#),
+            body("271828"),
+            body(r#"["secret"]"#),
+            body(r#"{"prompt": secret}"#),
+            r#"{"prompt": {"secret": 271828}}"#.to_owned(),
+            r#"{"prompt": "secret"#.to_owned(),
+        ] {
+            match request(&line) {
+                Err(NoRequest::Broken(problem)) => {
+                    assert!(!problem.contains("secret") && !problem.contains("271828"), "{problem}");
+                }
                 other => panic!("{line}: {other:?}"),
             }
         }
