@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import MakeWorkers, Serve, Served, clean_environment, wait_for
+from tests.support import READY, MakeWorkers, Serve, Served, clean_environment, wait_for
 from trunkline import Gateway, Router
 
 
@@ -95,6 +95,32 @@ def test_a_killed_worker_costs_no_request(serve: Serve, make_workers: MakeWorker
     replies = [served.chat("the same prompt " * 50, n=1, user=str(number)) for number in range(20)]
     assert [reply.status for reply in replies] == [200] * 20
     assert victim not in {reply.headers["x-trunkline-worker"] for reply in replies}
+    served.wait_for_log(victim, "out of rotation", "refuses connections")
+
+
+def test_a_gateway_whose_log_nobody_reads_goes_on(make_workers: MakeWorkers) -> None:
+    (worker,) = make_workers(1)
+    command = [sys.executable, "-m", "trunkline", "serve", "--port", "0", "--admin-port", "0", "--worker", worker.url]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean_environment()) as process:
+        assert process.stderr is not None
+        ready = READY.match(process.stderr.readline())
+        process.stderr.close()
+        try:
+            assert ready is not None
+
+            def status() -> int:
+                connection = http.client.HTTPConnection("127.0.0.1", int(ready[1].rpartition(":")[2]), timeout=10)
+                with contextlib.closing(connection):
+                    connection.request("GET", "/v1/models")
+                    return connection.getresponse().status
+
+            wait_for(lambda: status() == 200, what="an answer")
+            worker.close()
+            wait_for(lambda: status() == 503, what="the worker is out of rotation")
+            make_workers(1, port=worker.port)
+            wait_for(lambda: status() == 200, what="the worker is back in rotation")
+        finally:
+            process.kill()
 
 
 def test_without_any_worker_alive_the_refusal_is_openai_shaped(serve: Serve, make_workers: MakeWorkers) -> None:

@@ -19,6 +19,7 @@ use crate::config::{GatewayConfig, MAX_CAP, Rules};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::exact::Exact;
+use crate::log::say;
 use crate::outbound::Outbound;
 use crate::probe::Failure;
 use crate::profile::{self, Profile};
@@ -275,7 +276,7 @@ impl Fleet {
     /// Takes a worker out of rotation, and says so on standard error.
     pub(crate) fn take_out(&self, worker: &Worker, failure: Failure) {
         worker.health.change(false, || {
-            eprintln!("trunkline: {} is out of rotation: {failure}", worker.endpoint.url);
+            say(format_args!("{} is out of rotation: {failure}", worker.endpoint.url));
             self.tell(worker, false);
         });
     }
@@ -289,7 +290,7 @@ impl Fleet {
             });
         }
         worker.health.change(true, || {
-            eprintln!("trunkline: {} is back in rotation", worker.endpoint.url);
+            say(format_args!("{} is back in rotation", worker.endpoint.url));
             self.ramp_up(worker, self.now());
             self.tell(worker, true);
         });

@@ -73,6 +73,7 @@ mod json;
 mod keys;
 mod link;
 mod listen;
+mod log;
 mod metrics;
 mod outbound;
 mod path;

@@ -16,6 +16,7 @@ use trunkline_events::{Batch, Drain, Feed, Health, Sink, Source, source};
 use super::Exact;
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, Worker};
+use crate::log::say;
 use crate::probe;
 use crate::profile::EventSource;
 
@@ -190,14 +191,14 @@ impl Sink for ToRouter {
                 worker.following.lacks.store(false, Ordering::Relaxed);
             }
             if refused > 0 && !worker.following.lacks.swap(true, Ordering::Relaxed) {
-                eprintln!(
-                    "trunkline: {refused} blocks that {} told of could not be used ({}): its own view counts",
+                say(format_args!(
+                    "{refused} blocks that {} told of could not be used ({}): its own view counts",
                     worker.endpoint.url,
                     batch.fault.map_or_else(
                         || "unknown tokens, another block size, or no memory left".into(),
                         |fault| fault.to_string()
                     ),
-                );
+                ));
             }
             show(fleet, worker);
             if applied.orphans + refused > 0 {

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::Prompted;
 use crate::fleet::{Fleet, Worker};
+use crate::log::say;
 use crate::probe;
 
 /// Longest wait for the engine's tokens: it has other work.
@@ -57,15 +58,15 @@ pub(crate) async fn sample(
         Some(at) => {
             exact.outcomes.sampled("different");
             text.watch.differs(fleet.now());
-            eprintln!(
-                "trunkline: prompts of {} are rendered in another way than {} does: of {} bytes the first that differs is \
+            say(format_args!(
+                "prompts of {} are rendered in another way than {} does: of {} bytes the first that differs is \
                  number {at}, {} instead of {}",
                 text.model.as_deref().unwrap_or("the model"),
                 worker.endpoint.url,
                 prompted.bytes.len(),
                 named(&prompted.bytes, at),
                 named(&spelled, at),
-            );
+            ));
         }
     }
 }
