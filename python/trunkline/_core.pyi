@@ -524,6 +524,7 @@ class Gateway:
         slow_start_s: float = 2.0,
         probe_interval_s: float = 1.0,
         annotate: bool = True,
+        log: bool = False,
         endpoints: Sequence[Mapping[str, Any]] = ...,
         listen: str | None = None,
         worker_protocol: Literal["http1", "h2"] = "http1",

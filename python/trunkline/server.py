@@ -70,6 +70,7 @@ def serve(settings: ServeSettings, *, again: Callable[[], ServeSettings], config
         slow_start_s=settings.slow_start_s,
         probe_interval_s=settings.probe_interval_s,
         annotate=settings.annotate,
+        log=True,
         endpoints=msgspec.to_builtins(settings.endpoints),
         listen=settings.listen,
         worker_protocol=settings.worker_protocol,

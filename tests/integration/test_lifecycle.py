@@ -111,7 +111,9 @@ def test_a_gateway_whose_log_nobody_reads_goes_on(make_workers: MakeWorkers) -> 
             def status() -> int:
                 connection = http.client.HTTPConnection("127.0.0.1", int(ready[1].rpartition(":")[2]), timeout=10)
                 with contextlib.closing(connection):
-                    connection.request("GET", "/v1/models")
+                    body = {"model": "mock", "prompt": "hello", "max_tokens": 1}
+                    kind = {"content-type": "application/json"}
+                    connection.request("POST", "/v1/completions", json.dumps(body), kind)
                     return connection.getresponse().status
 
             wait_for(lambda: status() == 200, what="an answer")

@@ -25,6 +25,7 @@ from trunkline.simulate.spec import profiles
 
 WORDS = "account address billing contact delivery invoice parcel refund service ticket update warranty".split()  # noqa: SIM905
 PROFILE = "llama-70b-8xh100"
+pytestmark = pytest.mark.thread_unsafe(reason="click's runner swaps sys.stdout")
 
 
 def analyze(*arguments: str) -> Result:

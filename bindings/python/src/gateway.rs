@@ -35,6 +35,7 @@ use crate::trial::Trial;
 /// retry_budget: requests that may be sent again, as a share of the traffic.  hang_detection: whether workers that show
 /// no byte for too long get nothing new.  slow_start_s: time in which a new or recovered worker comes up to its share.
 /// probe_interval_s: time between two health probes of a worker.  annotate: whether answers carry x-trunkline-* headers.
+/// log: whether standard error is told of workers that leave or come back, and of views of caches that cannot be used.
 /// endpoints: SageMaker's, as mappings with the keys of the configuration file.
 /// listen: instead of host and port "unix:/path" or "host:port".
 /// worker_protocol: "http1" or "h2".  max_header, max_headers: bytes and lines of a request's head.
@@ -88,6 +89,7 @@ impl Gateway {
         slow_start_s = 2.0,
         probe_interval_s = 1.0,
         annotate = true,
+        log = false,
         endpoints = Vec::new(),
         listen = None,
         worker_protocol = "http1",
@@ -132,6 +134,7 @@ impl Gateway {
         slow_start_s: f64,
         probe_interval_s: f64,
         annotate: bool,
+        log: bool,
         endpoints: Vec<Endpoint>,
         listen: Option<&str>,
         worker_protocol: &str,
@@ -189,6 +192,7 @@ impl Gateway {
             slow_start: seconds(py, "slow_start_s", slow_start_s)?,
             probe_interval: seconds(py, "probe_interval_s", probe_interval_s)?,
             annotate,
+            log,
             endpoints: endpoints
                 .into_iter()
                 .map(EndpointConfig::try_from)

@@ -162,6 +162,9 @@ pub struct GatewayConfig {
     pub probe_interval: Duration,
     /// Whether answers carry `x-trunkline-worker` and `x-trunkline-decision`. Default true.
     pub annotate: bool,
+    /// Whether standard error is told of workers that leave or come back, and of views that cannot be used. Default false: a
+    /// library's process has a log of its own.
+    pub log: bool,
     /// Endpoints of SageMaker that are served below `/endpoints/{name}`. Default none: then any name stands for the whole
     /// fleet.
     pub endpoints: Vec<EndpointConfig>,
@@ -221,6 +224,7 @@ impl Default for GatewayConfig {
             slow_start: Duration::from_secs(2),
             probe_interval: Duration::from_secs(1),
             annotate: true,
+            log: false,
             endpoints: Vec::new(),
             worker_protocol: WorkerProtocol::Http1,
             max_header_bytes: 64 << 10,

@@ -19,7 +19,7 @@ use crate::config::{GatewayConfig, MAX_CAP, Rules};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::exact::Exact;
-use crate::log::say;
+use crate::log::Log;
 use crate::outbound::Outbound;
 use crate::probe::Failure;
 use crate::profile::{self, Profile};
@@ -48,6 +48,7 @@ pub(crate) struct Fleet {
     change: Mutex<()>,
     threads: usize,
     outbound: Arc<Outbound>,
+    pub(crate) log: Log,
     started: Instant,
     pub(crate) rules: Rules,
     pub(crate) queue: Queue,
@@ -79,6 +80,7 @@ impl Fleet {
     ) -> Self {
         let replicas = router.config().replicas;
         Self {
+            log: Log(config.log),
             signals: Signals::new(config.load_signals, replicas, config.probe_interval),
             exact,
             router,
@@ -276,7 +278,7 @@ impl Fleet {
     /// Takes a worker out of rotation, and says so on standard error.
     pub(crate) fn take_out(&self, worker: &Worker, failure: Failure) {
         worker.health.change(false, || {
-            say(format_args!("{} is out of rotation: {failure}", worker.endpoint.url));
+            self.log.say(format_args!("{} is out of rotation: {failure}", worker.endpoint.url));
             self.tell(worker, false);
         });
     }
@@ -290,7 +292,7 @@ impl Fleet {
             });
         }
         worker.health.change(true, || {
-            say(format_args!("{} is back in rotation", worker.endpoint.url));
+            self.log.say(format_args!("{} is back in rotation", worker.endpoint.url));
             self.ramp_up(worker, self.now());
             self.tell(worker, true);
         });

@@ -4,7 +4,15 @@
 use std::fmt;
 use std::io::{self, Write};
 
-/// Writes a line. Where nobody reads standard error any more, nothing happens: `eprintln!` would panic.
-pub(crate) fn say(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr().lock(), "trunkline: {line}");
+/// Where lines go: to standard error, or nowhere.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Log(pub(crate) bool);
+
+impl Log {
+    /// Writes a line. Where nobody reads standard error any more, nothing happens: `eprintln!` would panic.
+    pub(crate) fn say(self, line: fmt::Arguments<'_>) {
+        if self.0 {
+            let _ = writeln!(io::stderr().lock(), "trunkline: {line}");
+        }
+    }
 }

@@ -16,7 +16,6 @@ use trunkline_events::{Batch, Drain, Feed, Health, Sink, Source, source};
 use super::Exact;
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, Worker};
-use crate::log::say;
 use crate::probe;
 use crate::profile::EventSource;
 
@@ -191,7 +190,7 @@ impl Sink for ToRouter {
                 worker.following.lacks.store(false, Ordering::Relaxed);
             }
             if refused > 0 && !worker.following.lacks.swap(true, Ordering::Relaxed) {
-                say(format_args!(
+                fleet.log.say(format_args!(
                     "{refused} blocks that {} told of could not be used ({}): its own view counts",
                     worker.endpoint.url,
                     batch.fault.map_or_else(

@@ -12,7 +12,6 @@ use tokio::time::timeout;
 
 use super::Prompted;
 use crate::fleet::{Fleet, Worker};
-use crate::log::say;
 use crate::probe;
 
 /// Longest wait for the engine's tokens: it has other work.
@@ -58,7 +57,7 @@ pub(crate) async fn sample(
         Some(at) => {
             exact.outcomes.sampled("different");
             text.watch.differs(fleet.now());
-            say(format_args!(
+            fleet.log.say(format_args!(
                 "prompts of {} are rendered in another way than {} does: of {} bytes the first that differs is \
                  number {at}, {} instead of {}",
                 text.model.as_deref().unwrap_or("the model"),
