@@ -74,9 +74,11 @@ bench-cython: build ## what the C table and Cython without the GIL cost beside t
 	cargo run --release --locked --quiet -p trunkline-capi --example call_cost
 	@PYTHONPATH=. python benches/python/cython_calls.py
 
+# On one core: otherwise chance decides for each pair of threads whether it pays for waking another core.
 bench-sidecar: build ## a question to the sidecar beside a bare echo on a Unix socket, from Rust and from Python
-	cargo run --release --locked --quiet -p trunkline-sidecar --example round_trip
-	@python benches/python/sidecar_calls.py target/release/examples/round_trip
+	cargo build --release --locked --quiet -p trunkline-sidecar --example round_trip
+	@taskset -c 0 target/release/examples/round_trip
+	@taskset -c 0 python benches/python/sidecar_calls.py target/release/examples/round_trip
 
 bench-memory: build ## 10 million prompts through a router of 64 MiB; writes benches/results/memory.json
 	@mkdir -p .cache
