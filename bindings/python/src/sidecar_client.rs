@@ -11,24 +11,12 @@ use pyo3::exceptions::{PyEOFError, PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use trunkline_core::Prompt;
-use trunkline_sidecar::Client;
+use trunkline_sidecar::{Client, Field};
 
 use crate::error;
 use crate::prompt::with_prompt;
 use crate::router::salt_bytes;
 use crate::sidecar::seconds;
-
-/// Names of fields; see `trunkline_sidecar`.
-#[derive(Clone, Copy)]
-enum Field {
-    Model = 1,
-    Salt = 2,
-    Eligible = 3,
-    Excluded = 4,
-    NamedOnly = 5,
-    Lora = 6,
-    Extras = 7,
-}
 
 /// A connection to a sidecar, past its hello. Answers begin with their status; 0 is none.
 ///
@@ -93,7 +81,9 @@ impl SidecarConnection {
         self.exchange(py, |out| out.extend_from_slice(question))
     }
 
-    /// Ask about a prompt of any of the forms that `Router.route` takes, with what that is told beside it. Raises as `ask` does, and what `route` does of a prompt.
+    /// Ask about a prompt of any of the forms that `Router.route` takes, with what that is told beside it.
+    ///
+    /// Raises as `ask` does, and what `route` does of a prompt.
     fn ask_prompt<'py>(
         &self,
         py: Python<'py>,
@@ -226,19 +216,14 @@ fn fields(
     extras: Option<Vec<u64>>,
 ) -> PyResult<Vec<u8>> {
     let mut out = Vec::new();
-    let mut put = |field: Field, value: &[u8]| {
-        out.push(field as u8);
-        out.extend_from_slice(&(value.len() as u32).to_le_bytes());
-        out.extend_from_slice(value);
-    };
     if let Some(model) = model {
-        put(Field::Model, model.as_bytes());
+        Field::Model.put(model.as_bytes(), &mut out);
     }
     if let Some(salt) = salt {
-        put(Field::Salt, salt_bytes(salt)?);
+        Field::Salt.put(salt_bytes(salt)?, &mut out);
     }
     if eligible.is_some() {
-        put(Field::NamedOnly, b"");
+        Field::NamedOnly.put(b"", &mut out);
     }
     for (field, names, what) in
         [(Field::Eligible, eligible, "eligible"), (Field::Excluded, exclude, "exclude")]
@@ -248,14 +233,14 @@ fn fields(
             return Err(error::one_name(what));
         }
         for name in names.try_iter()? {
-            put(field, name?.cast::<PyString>()?.to_str()?.as_bytes());
+            field.put(name?.cast::<PyString>()?.to_str()?.as_bytes(), &mut out);
         }
     }
     if let Some(lora) = lora {
-        put(Field::Lora, lora.as_bytes());
+        Field::Lora.put(lora.as_bytes(), &mut out);
     }
     if let Some(extras) = extras {
-        put(Field::Extras, &extras.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
+        Field::Extras.put(&extras.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>(), &mut out);
     }
     Ok(out)
 }

@@ -240,8 +240,8 @@ impl State {
         let &Plan { deepest, deepest_holders, .. } = plan;
         let ids = plan.ids(&self.fleet);
         // What workers hold counts for prompts that are new by half. Where fewer than half of the workers have a request,
-        // equal ones tie and the prompt goes home, as after a restart. Replicas have homes to agree on, and fill the same caches without knowing
-        // it; a few workers out of many do not tell what the fleet holds.
+        // equal ones tie and the prompt goes home, as after a restart. Replicas have homes to agree on, and fill the same
+        // caches without knowing it; a few workers out of many do not tell what the fleet holds.
         let in_flight = self.in_flight(plan);
         let spreads = config.replicas == 1
             && ids.len() < SAMPLE_FROM

@@ -3,12 +3,13 @@
 //! `kv_aware` sends a request where it costs the fleet the fewest tokens of work. For each worker `w`:
 //!
 //! ```text
-//! cost_w = slowness_w * (queued_w + uncached_w + replication_w + 330 * in_flight_w) + memory_w + over_mean_w + held_w - home bonus
+//! cost_w = slowness_w * (queued_w + uncached_w + replication_w + 330 * in_flight_w)
+//!          + memory_w + over_mean_w + held_w - home bonus
 //! ```
 //!
 //! Every term, its reason and its range come from the policy study (section 2, rule ECT-2) and its joint tuning with the
-//! acceptance cases; a constant here is changed only against both. `held_w` is new: it spreads what nobody holds over the
-//! caches, which evens out the requests that come for it later. The functions are pure: they see candidates and return an
+//! acceptance cases; a constant here is changed only against both. `held_w` is none of the study's: it spreads what nobody
+//! holds over the caches, which evens out the requests that come for it later. The functions are pure: they see candidates and return an
 //! index.
 
 use std::num::NonZeroU64;

@@ -10,7 +10,9 @@ use trunkline_events::{Feeds, Refused as Unapplied};
 
 use crate::call;
 use crate::clients::Clients;
-use crate::wire::{MAGIC, NONE, Reader, Refused, Status, VERSION, frame, put, put_decision, token_ids};
+use crate::wire::{
+    Field, MAGIC, NONE, Reader, Refused, Status, VERSION, frame, put, put_decision, token_ids,
+};
 
 /// What all connections share.
 pub(crate) struct Shared {
@@ -205,28 +207,29 @@ impl Fields {
         let (mut reader, mut fields) = (Reader(bytes), Self::default());
         let (mut lora, mut salt) = (None, None);
         while !reader.0.is_empty() {
-            let (name, length) = (reader.u8()?, reader.u32()? as usize);
+            let (field, length) = (Field::read(reader.u8()?)?, reader.u32()? as usize);
             let value = reader.bytes(length)?;
-            match name {
-                1 => {
+            match field {
+                Field::Model => {
                     let model = utf8(value)?;
                     let mut hasher = DefaultHasher::new();
                     model.hash(&mut hasher);
                     (fields.root, fields.text_model) = (fields.root.with("model", value), hasher.finish());
                 }
-                2 => (fields.root, salt) = (fields.root.with("salt", value), Some(value)),
+                Field::Salt => (fields.root, salt) = (fields.root.with("salt", value), Some(value)),
                 // A worker that is not in the fleet is neither eligible nor in the way.
-                3 => fields.eligible.get_or_insert_default().extend(router.worker(utf8(value)?)),
-                4 => fields.exclude.extend(router.worker(utf8(value)?)),
-                5 => drop(fields.eligible.get_or_insert_default()),
-                6 => lora = Some(value),
-                7 => match value.as_chunks() {
+                Field::Eligible => {
+                    fields.eligible.get_or_insert_default().extend(router.worker(utf8(value)?))
+                }
+                Field::Excluded => fields.exclude.extend(router.worker(utf8(value)?)),
+                Field::NamedOnly => drop(fields.eligible.get_or_insert_default()),
+                Field::Lora => lora = Some(value),
+                Field::Extras => match value.as_chunks() {
                     (extras, []) => {
                         fields.extras = extras.iter().map(|&extra| u64::from_le_bytes(extra)).collect()
                     }
                     _ => return Err(Refused::malformed("extras of 8 bytes each do not fill their field")),
                 },
-                other => return Err(Refused::malformed(&format!("{other} is no field"))),
             }
         }
         fields.exact_root = Root::of_events(lora, salt);

@@ -45,4 +45,4 @@ mod wire;
 
 pub use client::{Client, Unwelcome};
 pub use serve::{Error, Options, Sidecar};
-pub use wire::{Status, VERSION};
+pub use wire::{Field, Status, VERSION};

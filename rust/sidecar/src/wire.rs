@@ -38,6 +38,43 @@ pub enum Status {
     TooLong = 10,
 }
 
+/// What is told of a prompt beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Field {
+    /// Name of the model.
+    Model = 1,
+    /// What parts equal prompts.
+    Salt = 2,
+    /// A worker that may take it.
+    Eligible = 3,
+    /// One that must not.
+    Excluded = 4,
+    /// Only workers that are named may take it; it has no value.
+    NamedOnly = 5,
+    /// Name of its LoRA adapter.
+    Lora = 6,
+    /// For each block a `u64`, what it depends on besides its tokens.
+    Extras = 7,
+}
+
+impl Field {
+    const ALL: [Self; 7] =
+        [Self::Model, Self::Salt, Self::Eligible, Self::Excluded, Self::NamedOnly, Self::Lora, Self::Extras];
+
+    pub(crate) fn read(name: u8) -> Result<Self, Refused> {
+        let found = Self::ALL.into_iter().find(|&field| field as u8 == name);
+        found.ok_or_else(|| Refused::malformed(&format!("{name} is no field")))
+    }
+
+    /// Appends the field with its value.
+    pub fn put(self, value: &[u8], out: &mut Vec<u8>) {
+        out.push(self as u8);
+        out.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        out.extend_from_slice(value);
+    }
+}
+
 /// A question that is not answered.
 #[derive(Debug)]
 pub(crate) struct Refused {
