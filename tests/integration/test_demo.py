@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,30 @@ def test_an_interrupted_demo_leaves_no_process(number: signal.Signals) -> None:
             pipe.close()
     assert process.returncode == 128 + number, err
     assert not any(map(is_alive, gateways))
+
+
+def test_a_signal_while_the_gateway_is_started_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), Fleet("random", workers=1, time_scale=1.0):
+            pytest.fail("it went on")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+        (gateway,) = started
+        was_waited_for = gateway.returncode is not None
+        gateway.kill()
+        gateway.wait()
+    assert was_waited_for
 
 
 def test_a_gateway_that_cannot_start_is_an_error_with_its_words() -> None:

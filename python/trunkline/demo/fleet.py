@@ -5,19 +5,21 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from trunkline._core import MockWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
 HOST = "127.0.0.1"
@@ -74,8 +76,9 @@ class Fleet:
                 # JSON is YAML.
                 config.write_text(json.dumps(self._settings(self.workers)), encoding="utf-8")
                 arguments += ["--config", str(config)]
-            gateway = _start_gateway(arguments, log)
-            stack.callback(_stop, gateway)
+            with _stop_signals_wait():
+                gateway = _start_gateway(arguments, log)
+                stack.callback(_stop, gateway)
             _wait_until_ready(gateway, admin_port, log)
             self._stack = stack.pop_all()
         return self
@@ -95,6 +98,28 @@ def _start_gateway(arguments: list[str], log: IO[bytes]) -> subprocess.Popen[byt
     return subprocess.Popen(  # noqa: S603 (our own module with our own arguments)
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, process_group=0
     )
+
+
+@contextmanager
+def _stop_signals_wait() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back until the block ends.
+
+    A process that was started but is not yet written down would outlive an exception that a signal's handler raises in
+    between. A signal mask would not do: a worker's thread may take the signal, and Python then runs its handler here.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers run in the main thread alone
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for one in came:
+            signal.raise_signal(one)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
