@@ -12,21 +12,20 @@ const ROUNDS: usize = 201;
 const CALLS: u32 = 1_000;
 
 fn main() {
-    let start = Instant::now();
     let router = Arc::new(Router::new(RouterConfig::default()).expect("defaults are allowed"));
     for number in 0..8 {
         router.add_worker(WorkerSpec::new(format!("w{number}"))).expect("new");
     }
-    let clock = Clock { origin: start, origin_ms: 1.0 };
+    let clock = Clock::showing(Millis(1));
     let handle = Handle::new(&router, clock).expect("there is room");
     // SAFETY: the table is static.
     let api = unsafe { &*trunkline_api(TRUNKLINE_API_VERSION) };
     for tokens in [64u32, 512, 4096] {
         let ids: Vec<u32> = (0..tokens).collect();
         let plain = || {
-            let now = Millis(1 + start.elapsed().as_millis() as u64);
-            let decision = router.route(&RouteRequest::new(Prompt::Tokens(&ids)), now).expect("it is routed");
-            assert!(router.complete(decision.id, None, Millis(1 + start.elapsed().as_millis() as u64)));
+            let request = RouteRequest::new(Prompt::Tokens(&ids));
+            let decision = router.route(&request, clock.now()).expect("it is routed");
+            assert!(router.complete(decision.id, None, clock.now()));
         };
         let table = || {
             let mut request: TrunklineRequest = unsafe { std::mem::zeroed() };

@@ -4,15 +4,15 @@ use std::ffi::{CStr, c_char};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::slice;
 use std::sync::Arc;
-use std::time::Instant;
 
 use trunkline_core::{
-    DecisionId, Error, Policy, Prompt, Reason, Root, RouteRequest, Router, RouterConfig, Usage, WorkerId,
-    WorkerSpec,
+    DecisionId, Error, Millis, Policy, Prompt, Reason, Root, RouteRequest, Router, RouterConfig, Usage,
+    WorkerId, WorkerSpec,
 };
 
+use crate::clock::Clock;
 use crate::guard::{Refused, guard, with_last, with_router};
-use crate::handle::{self, Clock};
+use crate::handle;
 use crate::types::*;
 
 const REASONS: usize = Reason::ALL.len();
@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C" fn router_new(config: *const TrunklineConfig, route
         }
         // SAFETY: the place is the caller's.
         unsafe { write(router, 0, "router")? };
-        let clock = Clock { origin: Instant::now(), origin_ms: 1.0 };
+        let clock = Clock::showing(Millis(1));
         let made = handle::insert(&Arc::new(Router::new(settings)?), clock)
             .ok_or_else(|| Refused(TRUNKLINE_E_LIMIT, "this process has 1024 routers".to_owned()))?;
         // SAFETY: as above.

@@ -5,10 +5,11 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Instant;
 
 use parking_lot::RwLock;
 use trunkline_core::{Millis, Router};
+
+use crate::clock::Clock;
 
 /// Routers that a process can have at once.
 const SLOTS: usize = 1024;
@@ -46,21 +47,6 @@ impl Shared {
     /// The moment that a caller gives; 0 is the present.
     pub(crate) fn now(&self, now_ms: u64) -> Millis {
         if now_ms == 0 { self.clock.now() } else { Millis(now_ms) }
-    }
-}
-
-/// A clock for calls that give no time.
-#[derive(Debug, Clone, Copy)]
-pub struct Clock {
-    /// A moment.
-    pub origin: Instant,
-    /// Its time.
-    pub origin_ms: f64,
-}
-
-impl Clock {
-    fn now(&self) -> Millis {
-        Millis((self.origin_ms + self.origin.elapsed().as_secs_f64() * 1e3) as u64)
     }
 }
 
@@ -138,8 +124,8 @@ mod tests {
 
     fn new() -> u64 {
         let config = RouterConfig { memory_budget: 1 << 20, ..RouterConfig::default() };
-        let clock = Clock { origin: Instant::now(), origin_ms: 0.0 };
-        insert(&Arc::new(Router::new(config).expect("defaults are allowed")), clock).expect("there is room")
+        insert(&Arc::new(Router::new(config).expect("defaults are allowed")), Clock::showing(Millis(1)))
+            .expect("there is room")
     }
 
     fn is_one(handle: u64) -> bool {

@@ -12,11 +12,13 @@
 //! ```
 
 mod calls;
+mod clock;
 mod guard;
 pub mod handle;
 pub mod types;
 
-pub use handle::{Clock, Handle};
+pub use clock::Clock;
+pub use handle::Handle;
 pub use types::TrunklineApi;
 
 static API: TrunklineApi = TrunklineApi {

@@ -657,7 +657,7 @@ impl Router {
     #[getter]
     fn c_handle(&self) -> PyResult<u64> {
         let shared = &self.shared;
-        let handle = shared.handle.get_or_init(|| trunkline::Handle::new(&shared.core, shared.clock.of_c()));
+        let handle = shared.handle.get_or_init(|| trunkline::Handle::new(&shared.core, shared.clock.of_c));
         handle.as_ref().map(trunkline::Handle::number).ok_or_else(error::no_handle)
     }
 

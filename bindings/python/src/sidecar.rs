@@ -46,7 +46,7 @@ impl Sidecar {
             ..sidecar::Options::default()
         };
         let (core, clock) = (Arc::clone(&router.shared.core), router.shared.clock);
-        let running = sidecar::Sidecar::start(core, &path, options, move || clock.now())
+        let running = sidecar::Sidecar::start(core, &path, options, move || clock.of_c.now())
             .map_err(|refused| error::sidecar(py, &refused))?;
         Ok(Self { running: Mutex::new(Some(running)), path })
     }
