@@ -84,49 +84,30 @@ impl Rendered {
     }
 }
 
-/// What makes a prompt one that events know.
-#[derive(Default)]
-pub(crate) struct ExactArguments {
-    pub(crate) root: Root,
-    pub(crate) rendered: Option<Rendered>,
-    pub(crate) extras: Vec<u64>,
-}
-
-impl ExactArguments {
-    pub(crate) fn new(
-        lora: Option<&str>,
-        salt: Option<&[u8]>,
-        rendered: Option<Rendered>,
-        extras: Option<Vec<u64>>,
-    ) -> Self {
-        let root = Root::of_events(lora.map(str::as_bytes), salt);
-        Self { root, rendered, extras: extras.unwrap_or_default() }
+/// Calls `act` with a prompt as events have it; `None` if no worker told any, or it is text that was not rendered.
+pub(crate) fn with_exact<R>(
+    core: &core::Router,
+    prompt: &Prompt<'_>,
+    root: Root,
+    rendered: Option<&Rendered>,
+    extras: &[u64],
+    act: impl FnOnce(Option<ExactPrompt<'_>>) -> R,
+) -> R {
+    if !core.has_events() {
+        return act(None);
     }
-
-    /// Calls `act` with the prompt as events have it; `None` if no worker told any, or it is text that was not rendered.
-    pub(crate) fn with<R>(
-        &self,
-        core: &core::Router,
-        prompt: &Prompt<'_>,
-        act: impl FnOnce(Option<ExactPrompt<'_>>) -> R,
-    ) -> R {
-        if !core.has_events() {
-            return act(None);
-        }
-        let (root, extras) = (self.root, &self.extras[..]);
-        if let Some(rendered) = &self.rendered {
-            return act(Some(ExactPrompt { bytes: rendered.bytes(), root, is_tokens: false, extras: &[] }));
-        }
-        let narrowed: Vec<u32>;
-        let ids = match prompt {
-            Prompt::Text(_) => return act(None),
-            Prompt::Tokens(ids) => ids,
-            // Those that are out of range are refused by whoever gets the prompt.
-            Prompt::WideTokens(ids) => {
-                narrowed = ids.iter().map(|&id| id as u32).collect();
-                &narrowed[..]
-            }
-        };
-        act(Some(ExactPrompt { bytes: bytemuck::cast_slice(ids), root, is_tokens: true, extras }))
+    if let Some(rendered) = rendered {
+        return act(Some(ExactPrompt { bytes: rendered.bytes(), root, is_tokens: false, extras: &[] }));
     }
+    let narrowed: Vec<u32>;
+    let ids = match prompt {
+        Prompt::Text(_) => return act(None),
+        Prompt::Tokens(ids) => ids,
+        // Those that are out of range are refused by whoever gets the prompt.
+        Prompt::WideTokens(ids) => {
+            narrowed = ids.iter().map(|&id| id as u32).collect();
+            &narrowed[..]
+        }
+    };
+    act(Some(ExactPrompt { bytes: bytemuck::cast_slice(ids), root, is_tokens: true, extras }))
 }

@@ -14,7 +14,7 @@ use trunkline_core::{BlockHash, BlockHasher, RouterConfig};
 
 use crate::error;
 use crate::prompt::with_prompt;
-use crate::router::{random, root};
+use crate::router::{random, root, salt_bytes};
 use crate::size;
 
 /// Which worker holds how much of which prompt. Workers are numbers of the caller's choice.
@@ -107,7 +107,7 @@ impl PrefixIndex {
         model: Option<&str>,
         salt: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let root = root(model, salt)?;
+        let root = root(model, salt.map(salt_bytes).transpose()?);
         with_prompt(prompt, |prompt| {
             prompt.check().map_err(|refused| error::core(py, refused))?;
             let mut state = self.state.lock();
@@ -131,7 +131,7 @@ impl PrefixIndex {
         model: Option<&str>,
         salt: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<(u32, usize)>> {
-        let root = root(model, salt)?;
+        let root = root(model, salt.map(salt_bytes).transpose()?);
         let mut found = with_prompt(prompt, |prompt| {
             prompt.check().map_err(|refused| error::core(py, refused))?;
             let per_block = prompt.units_per_block(self.block_size);

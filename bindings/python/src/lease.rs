@@ -29,7 +29,7 @@ impl Lease {
 
     fn enter(&self, py: Python<'_>) -> PyResult<Py<Decision>> {
         // Routing may run Python code (an `__index__`, a buffer's exporter), so the lock is not held meanwhile.
-        let decision = Py::new(py, self.shared.route(py, self.prompt.bind(py), &self.arguments)?)?;
+        let decision = self.shared.route(py, self.prompt.bind(py), &self.arguments)?;
         let mut entered = self.decision.lock();
         if entered.is_some() {
             self.complete(&decision)?;

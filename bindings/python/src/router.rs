@@ -15,7 +15,7 @@ use crate::batch::{self, MatchBatch, RouteBatch};
 use crate::clock::Clock;
 use crate::decision::{Decision, Explanation, Match};
 use crate::error;
-use crate::events::{self, Applied, ExactArguments, Rendered};
+use crate::events::{self, Applied, Rendered, with_exact};
 use crate::lease::Lease;
 use crate::names::{self, Named, Names};
 use crate::prompt::with_prompt;
@@ -42,19 +42,20 @@ impl Shared {
     }
 
     /// Decides and books.
+    #[inline]
     pub(crate) fn route(
         &self,
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
         arguments: &Arguments,
-    ) -> PyResult<Decision> {
+    ) -> PyResult<Py<Decision>> {
         let now = self.clock.millis(arguments.now)?;
-        let decision = with_prompt(prompt, |prompt| {
-            arguments
-                .with_request(&self.core, prompt, |request| self.core.route(request, now))
-                .map_err(|refused| error::core(py, refused))
-        })?;
-        Ok(Decision::new(py, self, decision))
+        with_prompt(prompt, |prompt| {
+            match arguments.with_request(&self.core, prompt, |request| self.core.route(request, now)) {
+                Ok(decision) => Py::new(py, Decision::new(py, self, decision)),
+                Err(refused) => Err(error::core(py, refused)),
+            }
+        })
     }
 
     /// The number of a worker. Errors: `UnknownWorkerError`.
@@ -70,76 +71,109 @@ impl Shared {
 }
 
 /// The keyword arguments of `route`, in the core's terms.
+///
+/// Moving a large struct about costs as much as looking a prompt up, so what few calls give is apart.
 pub(crate) struct Arguments {
     root: Root,
+    /// The same for what events tell.
+    exact_root: Root,
     text_model: u64,
+    now: Option<f64>,
+    seldom: Option<Box<Seldom>>,
+}
+
+/// The arguments that few calls give.
+#[derive(Default)]
+struct Seldom {
     eligible: Option<Vec<WorkerId>>,
     exclude: Vec<WorkerId>,
-    now: Option<f64>,
-    exact: ExactArguments,
+    rendered: Option<Rendered>,
+    extras: Vec<u64>,
 }
 
 impl Arguments {
+    #[inline]
     fn new(
-        shared: &Shared,
         model: Option<&str>,
         salt: Option<&Bound<'_, PyAny>>,
-        eligible: Option<&Bound<'_, PyAny>>,
-        exclude: Option<&Bound<'_, PyAny>>,
+        lora: Option<&str>,
         now: Option<f64>,
     ) -> PyResult<Self> {
+        let salt = salt.map(salt_bytes).transpose()?;
         Ok(Self {
-            exact: ExactArguments::default(),
-            root: root(model, salt)?,
+            root: root(model, salt),
+            exact_root: Root::of_events(lora.map(str::as_bytes), salt),
             text_model: model.map_or(0, text_model),
-            eligible: eligible.map(|ids| names::numbers(&shared.core, ids, "eligible")).transpose()?,
-            exclude: exclude.map_or(Ok(Vec::new()), |ids| names::numbers(&shared.core, ids, "exclude"))?,
             now,
+            seldom: None,
         })
     }
 
-    /// The same, with what makes its prompt one that events know.
-    fn exactly(
-        self,
-        salt: Option<&Bound<'_, PyAny>>,
-        lora: Option<&str>,
-        rendered: Option<Rendered>,
-        extras: Option<Vec<u64>>,
-    ) -> PyResult<Self> {
-        let salt = salt.map(salt_bytes).transpose()?;
-        Ok(Self { exact: ExactArguments::new(lora, salt, rendered, extras), ..self })
+    /// Takes who may have the request.
+    #[inline]
+    fn limit(
+        &mut self,
+        shared: &Shared,
+        eligible: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        if let Some(names) = eligible {
+            self.seldom().eligible = Some(names::numbers(&shared.core, names, "eligible")?);
+        }
+        if let Some(names) = exclude {
+            self.seldom().exclude = names::numbers(&shared.core, names, "exclude")?;
+        }
+        Ok(())
+    }
+
+    /// Takes what makes its prompt one that events know.
+    #[inline]
+    fn exactly(&mut self, rendered: Option<Rendered>, extras: Option<Vec<u64>>) {
+        if rendered.is_some() {
+            self.seldom().rendered = rendered;
+        }
+        if let Some(extras) = extras {
+            self.seldom().extras = extras;
+        }
+    }
+
+    #[cold]
+    fn seldom(&mut self) -> &mut Seldom {
+        self.seldom.get_or_insert_default()
     }
 
     /// Calls `act` with the request for a prompt.
+    #[inline]
     pub(crate) fn with_request<R>(
         &self,
         core: &core::Router,
         prompt: Prompt<'_>,
         act: impl FnOnce(&RouteRequest<'_>) -> R,
     ) -> R {
-        self.exact.with(core, &prompt, |exact| {
+        let plain =
+            RouteRequest { root: self.root, text_model: self.text_model, ..RouteRequest::new(prompt) };
+        let seldom = self.seldom.as_deref();
+        if seldom.is_none() && !core.has_events() {
+            return act(&plain);
+        }
+        let (rendered, extras) =
+            seldom.map_or((None, &[][..]), |rest| (rest.rendered.as_ref(), &rest.extras[..]));
+        with_exact(core, &prompt, self.exact_root, rendered, extras, |exact| {
             act(&RouteRequest {
-                root: self.root,
                 exact,
-                eligible: self.eligible.as_deref(),
-                exclude: &self.exclude,
-                text_model: self.text_model,
-                ..RouteRequest::new(prompt)
+                eligible: seldom.and_then(|rest| rest.eligible.as_deref()),
+                exclude: seldom.map_or(&[], |rest| &rest.exclude),
+                ..plain
             })
         })
     }
 }
 
 /// What parts the cache entries of a model and salt from those of others.
-pub(crate) fn root(model: Option<&str>, salt: Option<&Bound<'_, PyAny>>) -> PyResult<Root> {
-    let mut root = Root::default();
-    if let Some(model) = model {
-        root = root.with("model", model.as_bytes());
-    }
-    Ok(match salt {
-        Some(salt) => root.with("salt", salt_bytes(salt)?),
-        None => root,
-    })
+#[inline]
+pub(crate) fn root(model: Option<&str>, salt: Option<&[u8]>) -> Root {
+    let root = model.map_or(Root::default(), |model| Root::default().with("model", model.as_bytes()));
+    salt.map_or(root, |salt| root.with("salt", salt))
 }
 
 pub(crate) fn salt_bytes<'a>(salt: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
@@ -404,9 +438,10 @@ impl Router {
         rendered: Option<Rendered>,
         extras: Option<Vec<u64>>,
         now: Option<f64>,
-    ) -> PyResult<Decision> {
-        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?
-            .exactly(salt, lora, rendered, extras)?;
+    ) -> PyResult<Py<Decision>> {
+        let mut arguments = Arguments::new(model, salt, lora, now)?;
+        arguments.limit(&self.shared, eligible, exclude)?;
+        arguments.exactly(rendered, extras);
         self.shared.route(py, prompt, &arguments)
     }
 
@@ -430,8 +465,9 @@ impl Router {
         extras: Option<Vec<u64>>,
         now: Option<f64>,
     ) -> PyResult<Lease> {
-        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?
-            .exactly(salt, lora, rendered, extras)?;
+        let mut arguments = Arguments::new(model, salt, lora, now)?;
+        arguments.limit(&self.shared, eligible, exclude)?;
+        arguments.exactly(rendered, extras);
         Ok(Lease::new(&self.shared, prompt, arguments))
     }
 
@@ -455,8 +491,9 @@ impl Router {
         extras: Option<Vec<u64>>,
         now: Option<f64>,
     ) -> PyResult<Explanation> {
-        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?
-            .exactly(salt, lora, rendered, extras)?;
+        let mut arguments = Arguments::new(model, salt, lora, now)?;
+        arguments.limit(&self.shared, eligible, exclude)?;
+        arguments.exactly(rendered, extras);
         let now = self.shared.clock.millis(arguments.now)?;
         let core = &self.shared.core;
         let explained = with_prompt(prompt, |prompt| {
@@ -481,16 +518,16 @@ impl Router {
         lora: Option<&str>,
         rendered: Option<Rendered>,
         extras: Option<Vec<u64>>,
-    ) -> PyResult<Match> {
-        let arguments = Arguments::new(&self.shared, model, salt, None, None, None)?
-            .exactly(salt, lora, rendered, extras)?;
+    ) -> PyResult<Py<Match>> {
+        let mut arguments = Arguments::new(model, salt, lora, None)?;
+        arguments.exactly(rendered, extras);
         let core = &self.shared.core;
-        let found = with_prompt(prompt, |prompt| {
-            arguments
-                .with_request(core, prompt, |request| core.peek(request))
-                .map_err(|refused| error::core(py, refused))
-        })?;
-        Ok(Match::new(&self.shared, found))
+        with_prompt(prompt, |prompt| {
+            match arguments.with_request(core, prompt, |request| core.peek(request)) {
+                Ok(found) => Py::new(py, Match::new(&self.shared, found)),
+                Err(refused) => Err(error::core(py, refused)),
+            }
+        })
     }
 
     /// `peek` for many prompts in one call, without the GIL.
@@ -508,7 +545,7 @@ impl Router {
         model: Option<&str>,
         salt: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MatchBatch> {
-        batch::find(&self.shared, tokens, offsets, root(model, salt)?)
+        batch::find(&self.shared, tokens, offsets, root(model, salt.map(salt_bytes).transpose()?))
     }
 
     /// `route` for many prompts in one call, without the GIL. Equal to as many calls of `route` in order.
@@ -529,8 +566,8 @@ impl Router {
         lora: Option<&str>,
         now: Option<f64>,
     ) -> PyResult<RouteBatch> {
-        let arguments = Arguments::new(&self.shared, model, salt, eligible, exclude, now)?
-            .exactly(salt, lora, None, None)?;
+        let mut arguments = Arguments::new(model, salt, lora, now)?;
+        arguments.limit(&self.shared, eligible, exclude)?;
         let now = self.shared.clock.millis(arguments.now)?;
         batch::route(&self.shared, tokens, offsets, &arguments, now)
     }
