@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use memmap2::{MmapMut, MmapOptions};
 
 use crate::error::Error;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Types of which all bytes may be shared and zero bytes are a value.
 ///
@@ -23,6 +23,10 @@ pub(super) unsafe trait Atomics: Sync {}
 // SAFETY: it is one.
 #[allow(unsafe_code)]
 unsafe impl Atomics for AtomicU64 {}
+
+// SAFETY: it is one.
+#[allow(unsafe_code)]
+unsafe impl Atomics for AtomicU32 {}
 
 /// Room for a number of items, all zero at first.
 #[derive(Debug)]

@@ -79,9 +79,9 @@ impl<'m, P: BlockSource + Clone> Lane<'m, P> {
                 self.next = Link::Run(run);
                 true
             }
-            Link::Run(run) => {
-                let run = index.tree.run(run);
-                index.tree.prefetch_words(run, run.shape());
+            Link::Run(id) => {
+                let run = index.tree.run(id);
+                index.ask(id, run, run.shape(), &self.walk);
                 self.next = Link::Step;
                 true
             }

@@ -37,7 +37,7 @@ use evict::Views;
 use prefetch::prefetch;
 use radix::{MAX_VIEWS, Space, Tree};
 pub(crate) use run::RunId;
-use run::{Holder, MAX_RUN};
+use run::{DIGESTED, Holder, MAX_RUN, Run, Shape, digest};
 use table::Place;
 
 /// Smallest budget that an index accepts, in bytes.
@@ -192,7 +192,8 @@ impl Matches {
 }
 
 /// Hashes that a look-up makes together: while the run's header is on its way from memory, and in a loop without branches.
-const AHEAD: usize = 16;
+/// With as many a short run is known by its digest.
+const AHEAD: usize = DIGESTED;
 
 /// Where a look-up stands: below which run, at which block, and the next blocks.
 struct Walk<S> {
@@ -232,6 +233,24 @@ impl<S: BlockSource> Walk<S> {
     #[inline]
     fn refill(&mut self) {
         (self.at, self.len) = (0, self.source.fill(&mut self.ahead));
+    }
+
+    /// The next `len` blocks and those after them, if all of the former are hashed already.
+    #[inline]
+    fn split_next(&self, len: usize) -> Option<(&[BlockHash], &[BlockHash])> {
+        self.ahead[self.at..self.len].split_at_checked(len)
+    }
+
+    /// Goes past the next `len` blocks if they are hashed already and this is their digest.
+    #[inline]
+    fn pass(&mut self, len: usize, digest_of_run: u64) -> bool {
+        let is_next = self
+            .split_next(len)
+            .is_some_and(|(next, _)| digest(bytemuck::must_cast_slice(next)) == digest_of_run);
+        if is_next {
+            self.at += len;
+        }
+        is_next
     }
 
     /// How many of a run's leading words are the next blocks; goes past these.
@@ -334,6 +353,18 @@ impl PrefixIndex {
         self.tree.at(place, |id| self.pass(id, walk, now_ms, matches)).unwrap_or(Passed::End)
     }
 
+    /// Asks for what the walk will read at this run. Most short runs that are reached are passed whole, so where the walk goes
+    /// on is asked for before that is sure.
+    #[inline]
+    fn ask(&self, id: RunId, run: &Run, shape: Shape, walk: &Walk<impl BlockSource>) {
+        run.prefetch_holders(&self.tree.words, shape);
+        match walk.split_next(shape.len) {
+            Some((_, [next, ..])) => self.tree.prefetch_entry(Place::new(id, next.0)),
+            Some((_, [])) => {}
+            None => self.tree.prefetch_words(shape),
+        }
+    }
+
     /// Takes the walk through this run. `None` if it is not the one that the walk is looking for.
     #[inline]
     fn pass(
@@ -349,9 +380,15 @@ impl PrefixIndex {
         walk.look_ahead();
         let version = run.seq.begin();
         let shape = run.shape();
-        let Some(words) = tree.hash_words(shape) else { return Some(Passed::Raced) };
-        tree.prefetch_words(run, shape);
-        let same = if shape.parent == walk.parent { walk.common(words) } else { 0 };
+        self.ask(id, run, shape, walk);
+        let same = if shape.parent != walk.parent {
+            0
+        } else if walk.pass(shape.len, run.digest()) {
+            shape.len
+        } else {
+            let Some(words) = tree.hash_words(shape) else { return Some(Passed::Raced) };
+            walk.common(words)
+        };
         let copied = run.copy_holders(&tree.words, shape, &mut matches.holders);
         let uses = run.uses_at(now_ms);
         if !copied || !run.seq.holds(version) {

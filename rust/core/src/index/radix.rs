@@ -19,13 +19,15 @@ const WORDS_PER_LINE: usize = 8;
 
 /// Runs that are taken into use together.
 const RUN_SHIFT: u32 = 8;
-const CHUNK_BYTES: usize = size_of::<Run>() << RUN_SHIFT;
+const CHUNK_BYTES: usize = (size_of::<Run>() + size_of::<AtomicU32>()) << RUN_SHIFT;
 /// Views that an index can tell apart.
 pub(super) const MAX_VIEWS: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Tree {
     runs: Arena<Run>,
+    /// Runs below each run; writers only.
+    children: Arena<AtomicU32>,
     pub(super) words: Words,
     table: Table,
     /// One bit for each view that counts.
@@ -49,8 +51,10 @@ impl Tree {
     /// An empty tree that can grow to about `budget` bytes.
     pub(super) fn new(budget: usize) -> Result<(Self, Space), Error> {
         let pages = budget / (PAGE_WORDS * size_of::<u64>()) + 1;
+        let runs = (budget / CHUNK_BYTES + 1) << RUN_SHIFT;
         let tree = Self {
-            runs: Arena::new((budget / CHUNK_BYTES + 1) << RUN_SHIFT)?,
+            runs: Arena::new(runs)?,
+            children: Arena::new(runs)?,
             // A restored index may lay its slots out anew, with one more page that is not full for each class.
             words: Arena::new((pages + CLASSES.len()) * PAGE_WORDS)?,
             table: Table::new(budget)?,
@@ -127,13 +131,12 @@ impl Tree {
         Some(id)
     }
 
-    /// Asks for the first hashes of a run and for the holders outside its header.
+    /// Asks for the first hashes of a run.
     #[inline]
-    pub(super) fn prefetch_words(&self, run: &Run, shape: Shape) {
+    pub(super) fn prefetch_words(&self, shape: Shape) {
         if let Some(words) = self.hash_words(shape) {
             words.iter().step_by(WORDS_PER_LINE).take(LINES_AHEAD).for_each(prefetch);
         }
-        run.prefetch_holders(&self.words, shape);
     }
 
     /// The words of a run's hashes. `None` if a reader raced.
@@ -205,6 +208,15 @@ impl Tree {
         })
     }
 
+    pub(super) fn children(&self, id: RunId) -> u32 {
+        self.children.get(id.0).load(Ordering::Relaxed)
+    }
+
+    /// One run more below this one, or one less.
+    fn count_child(&self, id: RunId, by: i32) {
+        self.children.get(id.0).store(self.children(id).wrapping_add_signed(by), Ordering::Relaxed);
+    }
+
     fn take_run(&self, space: &mut Space) -> RunId {
         if space.free == RunId::NONE {
             let first = (space.chunks << RUN_SHIFT) as u32;
@@ -239,9 +251,9 @@ impl Tree {
     /// Makes the free run `id` a run of these blocks below `parent`; there is room for it.
     fn hang(&self, space: &mut Space, id: RunId, parent: RunId, hashes: &[u64], spare: usize) {
         let slot = self.store(space, hashes);
-        self.run(id).create(parent, slot, hashes.len());
+        self.run(id).create(parent, slot, hashes);
         if parent != RunId::NONE {
-            self.run(parent).count_child(1);
+            self.count_child(parent, 1);
         }
         self.table.insert(Place::new(parent, hashes[0]), id, spare);
         space.runs += 1;
@@ -258,9 +270,9 @@ impl Tree {
         let (upper, upper_slot, lower_slot) =
             (self.take_run(space), self.store(space, above), self.store(space, below));
         let top = self.run(upper);
-        top.create(parent, upper_slot, at);
+        top.create(parent, upper_slot, above);
         top.copy_uses(run);
-        top.count_child(1);
+        self.count_child(upper, 1);
         top.make_room(&self.words, &mut space.pages, holders);
         run.shares(&self.words).each(|share| {
             let holder = share.holder();
@@ -270,7 +282,7 @@ impl Tree {
         // For a moment both are found at the old place, and both are right there.
         self.table.insert(Place::new(parent, above[0]), upper, spare);
         self.table.remove(Place::new(parent, above[0]), id);
-        run.become_lower(&self.words, upper, lower_slot, below.len(), at);
+        run.become_lower(&self.words, upper, lower_slot, below);
         self.table.insert(Place::new(upper, below[0]), id, spare);
         space.pages.free(&self.words, slot);
         space.runs += 1;
@@ -288,7 +300,7 @@ impl Tree {
         while id != RunId::NONE {
             let run = self.run(id);
             let Shape { parent, slot, len, holders, .. } = run.shape();
-            if holders > 0 || run.children() > 0 {
+            if holders > 0 || self.children(id) > 0 {
                 return;
             }
             let first = self.hashes(id).next().expect("a run has a block");
@@ -299,7 +311,7 @@ impl Tree {
             space.runs -= 1;
             space.blocks -= len;
             if parent != RunId::NONE {
-                self.run(parent).count_child(-1);
+                self.count_child(parent, -1);
             }
             id = parent;
         }
@@ -364,7 +376,7 @@ impl Tree {
                 run.clear(space.free);
                 space.free = id;
             } else {
-                sound &= shape.holders > 0 || run.children() > 0;
+                sound &= shape.holders > 0 || self.children(id) > 0;
             }
         }
         sound

@@ -2,7 +2,7 @@
 //!
 //! A run is a maximal piece of the tree without a branch: consecutive blocks that every prompt so far continued alike. Where
 //! it hangs, where its hashes are and who holds it change under its version; uses, clocks and pins are single words that may
-//! change at any time. A holder is a word, `view | blocks | clock`, and a third of a word behind all of these: its pins, which only writers
+//! change at any time. A short run has a digest of its hashes: a walk that has them all need not fetch the words. A holder is a word, `view | blocks | clock`, and a third of a word behind all of these: its pins, which only writers
 //! look at. Three holders fit into the run itself, more move to a slot of their own.
 
 use super::arena::{Atomics, CLASSES, PAGE_WORDS, Pages, Words, class_of};
@@ -111,13 +111,28 @@ pub(super) struct Run {
     slot: AtomicU32,
     /// Blocks, number of holders, and their room.
     len: AtomicU32,
-    /// Slot of the holders if they are not in the run.
-    spilled: AtomicU32,
-    /// Runs below; writers only.
-    children: AtomicU32,
+    digest: AtomicU64,
     uses: AtomicU32,
     used_ms: AtomicU32,
+    /// The holders, or in the first word the slot where they are.
     inline: [AtomicU64; INLINE_WORDS],
+}
+
+const _: () = assert!(size_of::<Run>() == 64);
+
+/// Longest run that has a digest.
+pub(super) const DIGESTED: usize = 16;
+
+/// Digest of the hashes of a run, in order: their polynomial modulo 2^64; 0 for a run that is too long for one.
+///
+/// The hashes are random to whoever does not know the seed, so that two lists of them meet as seldom as two hashes do. Lists
+/// that differ in one place never do.
+#[inline]
+pub(super) fn digest(hashes: &[u64]) -> u64 {
+    if hashes.len() > DIGESTED {
+        return 0;
+    }
+    hashes.iter().fold(0, |sum: u64, hash| sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(*hash))
 }
 
 // SAFETY: its fields are atomics, and a version that is one.
@@ -140,13 +155,25 @@ impl Run {
         }
     }
 
+    /// [`digest`] of its hashes.
+    #[inline]
+    pub(super) fn digest(&self) -> u64 {
+        self.digest.load(Ordering::Relaxed)
+    }
+
+    /// Slot of the holders of a run that has them elsewhere.
+    #[inline]
+    fn spilled(&self) -> u32 {
+        self.inline[0].load(Ordering::Relaxed) as u32
+    }
+
     /// The words of the holders. `None` if a reader raced.
     #[inline]
     fn holder_words<'a>(&'a self, words: &'a Words, shape: Shape) -> Option<&'a [AtomicU64]> {
         if shape.room == Room::INLINE {
             return self.inline.get(..shape.holders);
         }
-        words.slice(self.spilled.load(Ordering::Relaxed), shape.holders)
+        words.slice(self.spilled(), shape.holders)
     }
 
     /// Asks for the cache lines of the holders that are outside the run, if any are; the CPU sees a stream after a few.
@@ -179,15 +206,6 @@ impl Run {
 
 /// What writers do to a run; one at a time.
 impl Run {
-    pub(super) fn children(&self) -> u32 {
-        self.children.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn count_child(&self, by: i32) {
-        let children = self.children();
-        self.children.store(children.wrapping_add_signed(by), Ordering::Relaxed);
-    }
-
     /// Next run in the list of free ones.
     pub(super) fn next_free(&self) -> RunId {
         RunId(self.parent.load(Ordering::Relaxed))
@@ -201,14 +219,14 @@ impl Run {
         });
     }
 
-    /// Makes it a run without holders, children or uses.
-    pub(super) fn create(&self, parent: RunId, slot: u32, len: usize) {
+    /// Makes it a run of these hashes, which are in `slot`, without holders or uses.
+    pub(super) fn create(&self, parent: RunId, slot: u32, hashes: &[u64]) {
         self.seq.write(|| {
             self.parent.store(parent.0, Ordering::Relaxed);
             self.slot.store(slot, Ordering::Relaxed);
-            self.len.store(Shape::pack(len, 0, Room::INLINE), Ordering::Release);
+            self.digest.store(digest(hashes), Ordering::Relaxed);
+            self.len.store(Shape::pack(hashes.len(), 0, Room::INLINE), Ordering::Release);
         });
-        self.children.store(0, Ordering::Relaxed);
         self.set_uses(0.0, 0);
     }
 
@@ -218,13 +236,15 @@ impl Run {
         self.set_uses(uses, used_ms);
     }
 
-    /// Becomes its own lower part: hangs below `parent`, has `len` blocks in `slot`, and each holder `at` blocks less.
-    pub(super) fn become_lower(&self, words: &Words, parent: RunId, slot: u32, len: usize, at: usize) {
-        let Shape { holders, room, .. } = self.shape();
+    /// Becomes its own lower part: hangs below `parent`, has these hashes, which are in `slot`, and each holder less blocks.
+    pub(super) fn become_lower(&self, words: &Words, parent: RunId, slot: u32, hashes: &[u64]) {
+        let Shape { len, holders, room, .. } = self.shape();
+        let at = len - hashes.len();
         self.seq.write(|| {
             self.parent.store(parent.0, Ordering::Relaxed);
             self.slot.store(slot, Ordering::Relaxed);
-            self.len.store(Shape::pack(len, holders, room), Ordering::Release);
+            self.digest.store(digest(hashes), Ordering::Relaxed);
+            self.len.store(Shape::pack(hashes.len(), holders, room), Ordering::Release);
             self.shares(words).each(|share| {
                 let holder = share.holder();
                 share.set(holder.blocks.saturating_sub(at as u16), holder.clock);
@@ -251,9 +271,7 @@ impl Run {
         let Shape { holders, room, .. } = self.shape();
         let words = match room {
             Room::INLINE => &self.inline,
-            room => words
-                .slice(self.spilled.load(Ordering::Relaxed), room.words())
-                .expect("no writer races another"),
+            room => words.slice(self.spilled(), room.words()).expect("no writer races another"),
         };
         let (list, pins) = words.split_at(room.holders());
         Shares { list, pins, holders }
@@ -316,12 +334,11 @@ impl Run {
     /// Gives the holders, and perhaps one more, another room.
     fn move_holders(&self, words: &Words, pages: &mut Pages, room: Room, more: Option<(Holder, u64)>) {
         let Shape { len, holders, room: old_room, .. } = self.shape();
-        let old_slot = self.spilled.load(Ordering::Relaxed);
-        let (slot, target) = if room == Room::INLINE {
-            (old_slot, &self.inline[..])
-        } else {
-            let slot = pages.alloc(words, room.words());
-            (slot, words.slice(slot, room.words()).expect("just allocated"))
+        let old_slot = self.spilled();
+        let slot = (room != Room::INLINE).then(|| pages.alloc(words, room.words()));
+        let target = match slot {
+            None => &self.inline[..],
+            Some(slot) => words.slice(slot, room.words()).expect("just allocated"),
         };
         let (list, pins) = target.split_at(room.holders());
         let new = Shares { list, pins, holders: holders + usize::from(more.is_some()) };
@@ -334,7 +351,9 @@ impl Run {
         };
         self.seq.write(|| {
             copy();
-            self.spilled.store(slot, Ordering::Relaxed);
+            if let Some(slot) = slot {
+                self.inline[0].store(u64::from(slot), Ordering::Relaxed);
+            }
             self.len.store(Shape::pack(len, new.holders, room), Ordering::Release);
         });
         if old_room != Room::INLINE {
