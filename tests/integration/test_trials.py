@@ -218,7 +218,13 @@ def test_a_ramp_takes_a_good_pool_to_all_of_the_traffic(serve: Serve, make_worke
         wait_for(lambda: trial(served)["state"] == "done", deadline_s=30, what=str(trial(served)))
     assert (watched.returncode, "The ramp is done" in watched.stdout) == (0, True), watched.stdout
     assert set(statuses) == {200}
-    assert trial(served)["share"] == 1
+    found = trial(served)
+    assert (found["share"], found["stage"]["stage"], found["stage"]["share"]) == (1, 2, 1)
+    assert found["stage"]["a_of_stage"] == 1, "nobody is left in a"
+    for name in ("a", "b"):
+        of_stage, of_all = (figures["arms"][name]["requests"] for figures in (found["stage"], found))
+        assert 50 <= of_stage < of_all
+    assert "all shares" in watched.stdout
     assert {ask(served, str(number)).headers["x-trunkline-worker"] for number in range(20)} == {new.url}
     assert served.metric("trunkline_trial_share") == 1
 
@@ -233,6 +239,8 @@ def test_a_ramp_to_a_slow_pool_stops_by_itself(serve: Serve, make_workers: MakeW
         wait_for(lambda: trial(served)["state"] == "stopped", deadline_s=30, what=str(trial(served)))
     found = trial(served)
     assert (found["share"], "TTFT p90" in found["stopped"]["reason"]) == (0, True), found
+    assert (found["stage"]["stage"], found["stage"]["share"]) == (0, 0.2)
+    assert trial(served)["stage"] == found["stage"], "those of the time of the ramp"
     assert set(statuses) == {200}
     assert {ask(served, str(number)).headers["x-trunkline-worker"] for number in range(20)} == {old.url}
     assert served.metric("trunkline_trial_stopped") == 1
@@ -243,7 +251,8 @@ def test_a_ramp_to_a_slow_pool_stops_by_itself(serve: Serve, make_workers: MakeW
     assert (again.returncode, "Reset the trial first" in again.stderr) == (1, True)
     assert change(served, "share", {"share": 0.1}).status == 409
     assert trunkline("ab", "--admin", served.admin_url, "reset").returncode == 0
-    assert trial(served)["arms"]["b"]["requests"] == 0
+    found = trial(served)
+    assert (found["arms"]["b"]["requests"], found["stage"]) == (0, None)
     assert trunkline("ab", "--admin", served.admin_url, "share", "0.1").returncode == 0
     assert trial(served)["share"] == 0.1
 
