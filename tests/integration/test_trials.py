@@ -207,6 +207,30 @@ def test_a_worker_added_with_a_label_joins_its_pool(serve: Serve, make_workers: 
     assert [(row[1], row[-1]) for row in table] == [("url", "pool"), (old.url, "-"), (new.url, "new")]
 
 
+def test_a_pool_of_nobody_or_of_everybody_is_said_at_the_start_and_at_a_reload(
+    serve: Serve, make_workers: MakeWorkers, tmp_path: Path
+) -> None:
+    old, new = make_workers(2)
+    in_pool = labelled(new, "new")
+    file = tmp_path / "trunkline.toml"
+
+    def configure(*workers: str) -> None:
+        file.write_text(f'workers = {json.dumps(workers)}\ntrial_pool = "new"\ntrial_share = 0.1\n')
+
+    configure(old.url)
+    served = serve([], "--config", str(file))
+    said = "arm b's share of the tenants, 0.1, is served by the other arm's workers, as errors of arm b"
+    assert served.log[0].startswith(f"no worker is in trial pool new (#pool=new): {said}")
+    configure(old.url, in_pool)
+    assert "trial pool" not in served.wait_for_log("reloaded", f"added {new.url}")
+    configure(in_pool)
+    said = "; every worker is in trial pool new: arm a's share of the tenants, 0.9, is served by"
+    served.wait_for_log("reloaded", f"removed {old.url}{said}")
+    configure(in_pool, labelled(old, "newer"))
+    assert "trial pool" not in served.wait_for_log("reloaded", f"added {old.url}")
+    assert serve([old.url, in_pool], "--trial-pool", "new").log[0].startswith("trunkline")
+
+
 def test_a_ramp_takes_a_good_pool_to_all_of_the_traffic(serve: Serve, make_workers: MakeWorkers) -> None:
     old, new = make_workers(2)
     served = serve([old.url, labelled(new, "new")], "--trial-pool", "new", "--trial-by", "request")
