@@ -27,12 +27,13 @@ CARGO_FUZZ := 0.13.2
 TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 GLIBC ?= 2_28
 ZIGLANG := 0.17.1
+CARGO_ABOUT := 0.9.3
 CARGO_DENY := 0.20.2
 PIP_AUDIT := 2.10.1
 
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust bindings -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: api-freeze audit test-parallel test-portable check-sdist check-wheels sdist wheels docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy bench-cython bench-sidecar e2e soak wheel build clean
+.PHONY: api-freeze audit notices test-parallel test-portable check-sdist check-wheels sdist wheels docs fuzz loom help demo serve-demo test lint bench-core bench-gateway bench-peers bench-rust bench-python bench-memory bench-events bench-policy bench-cython bench-sidecar e2e soak wheel build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -129,10 +130,10 @@ docs: build ## docs/settings.md and docs/api.md, from the settings and the packa
 api-freeze: build ## at a release: the public names as they are now become what the next changes are held to
 	@python -m tests.docs.surface
 
-wheel: build ## the wheel of this machine, in dist/
+wheel: build notices ## the wheel of this machine, in dist/
 	@maturin build --release --out dist
 
-wheels: $(VENV)/installed ## the wheels of a release, in dist/: abi3 and cp314t, of all TARGETS=, for GLIBC= and newer
+wheels: $(VENV)/installed notices ## the wheels of a release, in dist/: abi3 and cp314t, of all TARGETS=, for GLIBC= and newer
 	python -m pip install --quiet --disable-pip-version-check ziglang==$(ZIGLANG)
 	@set -e; for target in $(TARGETS); do \
 		rustup target add $$target; \
@@ -148,11 +149,25 @@ check-wheels: $(VENV)/installed ## every wheel in dist/: contents, size, ABI, wh
 		TRUNKLINE_WHEEL=$$wheel python -m pytest -q -k wheel tests/packaging/test_wheel.py; \
 	done
 
-sdist: $(VENV)/installed ## the source with all crates in it, in dist/: it builds without a network
+sdist: $(VENV)/installed notices ## the source with all crates in it, in dist/: it builds without a network
 	@.ci/sdist
 
 check-sdist: $(VENV)/installed ## build a wheel of it without network and without cargo's cache
 	@.ci/sdist --check
+
+# The second file is of Rust's own library, and of what that is made of: the toolchain brings it.
+notices: notices/crates.txt ## licences and notices of what is linked into the wheels, in notices/
+	@cp "$$(rustc --print sysroot)/share/doc/rust/COPYRIGHT-library.html" notices/rust-library.html
+
+# Fails for a crate whose licence is not in about.toml. Reads the files of the crates and nothing of the internet.
+notices/crates.txt: about.toml about.hbs Cargo.lock .cache/tools/bin/cargo-about
+	@mkdir -p $(@D)
+	cargo fetch --locked
+	.cache/tools/bin/cargo-about generate --frozen --fail --config about.toml --manifest-path bindings/python/Cargo.toml \
+		--output-file $@ about.hbs
+
+.cache/tools/bin/cargo-about:
+	cargo install cargo-about --version $(CARGO_ABOUT) --features cli --root .cache/tools --locked
 
 # Both ask for lists of known faults on the internet.
 audit: .cache/tools/bin/cargo-deny $(VENV)/installed ## licences, sources and known faults of crates and packages (deny.toml)
@@ -200,4 +215,4 @@ $(GATEWAY_PEERS)/installed: benches/gateway/requirements.txt
 	@touch $@
 
 clean: ## throw away what was built
-	rm -rf $(VENV) target dist .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache python/trunkline/*.so
+	rm -rf $(VENV) target dist notices .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache python/trunkline/*.so

@@ -30,7 +30,7 @@ class Admin:
         """
         if not url.startswith(("http://", "https://")):
             raise AdminError(f"{url} is no URL of an admin port, such as http://127.0.0.1:8081")
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         self._headers = {"content-type": "application/json"}
         if token_file is not None:
             self._headers["authorization"] = f"Bearer {token_file.read_text(encoding='utf-8').strip()}"
@@ -39,7 +39,7 @@ class Admin:
         """Return what the gateway knows of each worker. Raises AdminError."""
         answer = self._call("GET", "/admin/workers")
         if not isinstance(answer, dict) or not isinstance(workers := answer.get("workers"), list):
-            raise AdminError(f"{self._url} gave no list of workers; is it the admin port of a gateway?")
+            raise AdminError(f"{self.url} gave no list of workers; is it the admin port of a gateway?")
         return workers
 
     def add(self, url: str) -> Any:  # noqa: ANN401 (JSON)
@@ -64,7 +64,7 @@ class Admin:
 
     def _trials(self, answer: Any) -> dict[str, Any]:  # noqa: ANN401 (JSON)
         if not isinstance(answer, dict) or not {"trial", "shadow"} <= answer.keys():
-            raise AdminError(f"{self._url} told of no trials; is it the admin port of a gateway?")
+            raise AdminError(f"{self.url} told of no trials; is it the admin port of a gateway?")
         return answer
 
     def explain(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Admin:
 
     def _call(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 (JSON)
         request = urllib.request.Request(  # noqa: S310 (the scheme is checked above)
-            self._url + path,
+            self.url + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers=self._headers,
@@ -84,11 +84,11 @@ class Admin:
             with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as refusal:
-            raise AdminError(f"{self._url} refused: {_message(refusal.read())}") from refusal
+            raise AdminError(f"{self.url} refused: {_message(refusal.read())}") from refusal
         except OSError as fault:
-            raise AdminError(f"no answer from {self._url}: {getattr(fault, 'reason', fault)}") from fault
+            raise AdminError(f"no answer from {self.url}: {getattr(fault, 'reason', fault)}") from fault
         except ValueError as fault:
-            raise AdminError(f"{self._url} gave no JSON; is it the admin port of a gateway?") from fault
+            raise AdminError(f"{self.url} gave no JSON; is it the admin port of a gateway?") from fault
 
 
 def _message(body: bytes) -> str:

@@ -18,11 +18,10 @@ from ._core import __version__
 from .ab.cli import ab
 from .analyze.cli import analyze
 from .command import Failure, Misuse
-from .command import admin_option as _admin
-from .command import admin_token_option as _admin_token
 from .command import echo_table as _echo_table
 from .command import failures as _failures
 from .command import json_option as _json
+from .command import pass_admin as _pass_admin
 from .command import plain as _plain
 from .config import MockWorkerSettings, ServeSettings, Settings, SidecarSettings, config_file
 from .simulate.cli import simulate
@@ -30,6 +29,7 @@ from .simulate.cli import simulate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .admin import Admin
     from .bench.aws16 import Cell, Figures
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
@@ -300,27 +300,22 @@ def bench_exact(*, rounds: int, seed: int, output: Path | None, as_json: bool) -
 
 
 @cli.group(invoke_without_command=True)
-@_admin
-@_admin_token
+@_pass_admin
 @_json
-@click.pass_context
-def workers(context: click.Context, *, admin_url: str, token_file: Path | None, as_json: bool) -> None:
+def workers(admin: Admin, *, as_json: bool) -> None:
     """List or change the workers of a running gateway.
+
+    --admin and --admin-token-file may stand before a subcommand or after it.
 
     \b
     trunkline workers
     trunkline workers --admin http://10.0.0.9:8081 --json
     trunkline workers add http://10.0.0.3:8000
-    trunkline workers --admin http://10.0.0.9:8081 drain http://10.0.0.1:8000
+    trunkline workers drain http://10.0.0.1:8000 --admin http://10.0.0.9:8081
     trunkline workers remove http://10.0.0.1:8000
     """
-    from .admin import Admin  # noqa: PLC0415 (see the module)
-
     with _failures():
-        context.obj = Admin(admin_url, token_file=token_file)
-        if context.invoked_subcommand is not None:
-            return
-        found = context.obj.workers()
+        found = admin.workers()
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
@@ -332,8 +327,8 @@ def workers(context: click.Context, *, admin_url: str, token_file: Path | None, 
 
 @workers.command("add")
 @click.argument("url")
-@click.pass_obj
-def workers_add(admin: Any, url: str) -> None:  # noqa: ANN401 (click)
+@_pass_admin
+def workers_add(admin: Admin, url: str) -> None:
     """Add a worker by its URL."""
     with _failures():
         admin.add(url)
@@ -342,8 +337,8 @@ def workers_add(admin: Any, url: str) -> None:  # noqa: ANN401 (click)
 
 @workers.command("remove")
 @click.argument("url")
-@click.pass_obj
-def workers_remove(admin: Any, url: str) -> None:  # noqa: ANN401 (click)
+@_pass_admin
+def workers_remove(admin: Admin, url: str) -> None:
     """Remove a worker by its URL; requests that run there are finished."""
     with _failures():
         admin.remove(url)
@@ -352,8 +347,8 @@ def workers_remove(admin: Any, url: str) -> None:  # noqa: ANN401 (click)
 
 @workers.command("drain")
 @click.argument("worker")
-@click.pass_obj
-def workers_drain(admin: Any, worker: str) -> None:  # noqa: ANN401 (click)
+@_pass_admin
+def workers_drain(admin: Admin, worker: str) -> None:
     """Send a worker (its URL or id) nothing new; it finishes what it has."""
     with _failures():
         admin.drain(worker)
@@ -365,18 +360,10 @@ def workers_drain(admin: Any, worker: str) -> None:  # noqa: ANN401 (click)
 @click.option("--system", metavar="TEXT", help="System message before it.")
 @click.option("--model", help="Model of the request; what one model has cached is of no use to another, or to none.")
 @click.option("--completion", is_flag=True, help="Treat PROMPT as a completion's prompt, not as a chat message.")
-@_admin
-@_admin_token
+@_pass_admin
 @_json
 def explain(
-    prompt: str,
-    *,
-    system: str | None,
-    model: str | None,
-    completion: bool,
-    admin_url: str,
-    token_file: Path | None,
-    as_json: bool,
+    admin: Admin, prompt: str, *, system: str | None, model: str | None, completion: bool, as_json: bool
 ) -> None:
     """Ask a running gateway where it would send PROMPT, a user's message, now, and why.
 
@@ -387,8 +374,6 @@ def explain(
     trunkline explain "What is a trunk line?" --model llama --system "You are a helpful assistant."
     trunkline explain --json --model llama --completion "Once upon a time"
     """
-    from .admin import Admin  # noqa: PLC0415 (see the module)
-
     body: dict[str, Any] = {"model": model} if model else {}
     path = "/v1/completions" if completion else "/v1/chat/completions"
     if completion and system is not None:
@@ -397,7 +382,7 @@ def explain(
     messages.append({"role": "user", "content": prompt})
     body |= {"prompt": prompt} if completion else {"messages": messages}
     with _failures():
-        found = Admin(admin_url, token_file=token_file).explain(path, body)
+        found = admin.explain(path, body)
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return

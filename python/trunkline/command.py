@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import click
+from click.core import ParameterSource
 
 from ._core import TrunklineError
 from .config import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-admin_option = click.option(
-    "--admin", "admin_url", default="http://127.0.0.1:8081", show_default=True, metavar="URL", help="Its admin port."
-)
-admin_token_option = click.option(
-    "--admin-token-file",
-    "token_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="TRUNKLINE_ADMIN_TOKEN_FILE",
-    help="File with its admin token.",
-)
+    from .admin import Admin
+
+_P = ParamSpec("_P")
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print figures as JSON.")
 
 
@@ -62,6 +58,54 @@ def failures() -> Iterator[None]:
         raise Misuse(str(error)) from error
     except (AdminError, OSError) as error:
         raise Failure(str(error)) from error
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    """Keep a group's option for its subcommand, whose own one wins if it was typed."""
+    key = f"{__name__}.{parameter.name}"
+    if context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE:
+        context.meta[key] = value
+    else:
+        context.meta.setdefault(key, value)
+
+
+def pass_admin(command: Callable[Concatenate[Admin, _P], None]) -> Callable[_P, None]:
+    """Give a command --admin and --admin-token-file, and as its first argument the admin port that they name.
+
+    Those of a group may stand before its subcommand and after it; the group itself then does nothing.
+    """
+
+    @click.option(
+        "--admin",
+        "admin_url",
+        default="http://127.0.0.1:8081",
+        show_default=True,
+        metavar="URL",
+        expose_value=False,
+        callback=_keep,
+        help="Its admin port.",
+    )
+    @click.option(
+        "--admin-token-file",
+        "token_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="TRUNKLINE_ADMIN_TOKEN_FILE",
+        expose_value=False,
+        callback=_keep,
+        help="File with its admin token.",
+    )
+    @functools.wraps(command)
+    def ask(*arguments: _P.args, **options: _P.kwargs) -> None:
+        from .admin import Admin  # noqa: PLC0415 (see trunkline.cli)
+
+        context = click.get_current_context()
+        if context.invoked_subcommand is not None:
+            return
+        with failures():
+            admin = Admin(context.meta[f"{__name__}.admin_url"], token_file=context.meta[f"{__name__}.token_file"])
+        command(admin, *arguments, **options)
+
+    return ask
 
 
 def plain(value: object) -> str:

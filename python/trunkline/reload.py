@@ -76,7 +76,8 @@ class Reloader:
         self._settings = settings
         self._files = set(settings.files.values())
         self._seen = self._states()
-        return f"reloaded: {_list('added', added)}, {_list('removed', removed)}"
+        done = f"reloaded: {_list('added', added)}, {_list('removed', removed)}"
+        return f"{done}; {settings.pool_warning}" if settings.pool_warning else done
 
     def _refuse_what_needs_a_restart(self, settings: ServeSettings) -> None:
         for field in type(settings).fields():

@@ -94,6 +94,8 @@ def serve(settings: ServeSettings, *, again: Callable[[], ServeSettings], config
     )
     with gateway:
         reloader = Reloader(gateway, router, settings, again=again, config_file=config_file)
+        if settings.pool_warning:
+            _say(settings.pool_warning)
         _say(
             f"trunkline {__version__} on {gateway.url} for {len(router.workers)} workers, "
             f"policy {settings.policy}, admin on {_url(settings.admin_host, gateway.admin_port)}"

@@ -10,7 +10,6 @@ import json
 import os
 import struct
 import threading
-from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from ._core import (
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _NONE = 2**32 - 1
-_ROUTE, _PEEK, _ROUTE_MANY, _FIRST_TOKEN, _COMPLETE, _CALL, _EXPLAIN, _EVENTS, _SNAPSHOT = range(1, 10)
+# What is asked; 6, a call of the router, is the connection's to know.
+_ROUTE, _PEEK, _ROUTE_MANY, _FIRST_TOKEN, _COMPLETE, _, _EXPLAIN, _EVENTS, _SNAPSHOT = range(1, 10)
 _MALFORMED, _WRONG_VERSION, _FULL, _INTERNAL = 5, 6, 7, 8
 # Answers begin with a status.
 _DECISION = struct.Struct("<Q8I")
@@ -41,8 +41,6 @@ _ANSWERED = struct.Struct("<xQ8I")
 _MATCH = struct.Struct("<x4I")
 _HOLDER = struct.Struct("<2I")
 _APPLIED = struct.Struct("<x4Q?")
-_COMPLETED = struct.Struct("<BQQ3I")
-_FIRST = struct.Struct("<BQQ")
 _NEW = struct.Struct("<xI")
 _ASK, _ASK_PROMPT, _ASK_MANY = _SidecarConnection.ask, _SidecarConnection.ask_prompt, _SidecarConnection.ask_many
 _REASONS = RouteBatch.REASONS
@@ -220,9 +218,8 @@ class SidecarRouter:
             setattr(error, name, value)
         return error
 
-    def _call(self, call: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
-        body = json.dumps({"call": call, **arguments}, ensure_ascii=False).encode()
-        return self._ask(_ASK, _json, bytes([_CALL]) + body)[0]
+    def _call(self, call: Callable[..., bytes], *arguments: object) -> Any:  # noqa: ANN401 (JSON)
+        return self._ask(call, _json, *arguments)[0]
 
     # Names of workers
 
@@ -230,7 +227,7 @@ class SidecarRouter:
         """Return a worker's name and URL; a number is never given to another name."""
         known, names = self._names
         if known != tag or number not in names:
-            names = {row["slot"]: (row["id"], row["url"]) for row in self._call("workers")}
+            names = {row["slot"]: (row["id"], row["url"]) for row in self._call(_SidecarConnection.workers)}
             self._names = (tag, names)
         return names.get(number, ("", None))
 
@@ -255,20 +252,20 @@ class SidecarRouter:
         capacity_tokens: int | None = None,
     ) -> None:
         """Add a worker; see `Router.add_worker`."""
-        self._call("add_worker", id=id, url=url, weight=weight, capacity_tokens=capacity_tokens)
+        self._call(_SidecarConnection.add_worker, id, url, weight, capacity_tokens)
         self._names = (0, {})
 
     def remove_worker(self, id: str) -> None:
         """Remove a worker; see `Router.remove_worker`."""
-        self._call("remove_worker", id=id)
+        self._call(_SidecarConnection.remove_worker, id)
 
     def drain_worker(self, id: str, *, draining: bool = True) -> None:
         """Send a worker nothing new; see `Router.drain_worker`."""
-        self._call("drain_worker", id=id, draining=draining)
+        self._call(_SidecarConnection.drain_worker, id, draining)
 
     def reset_worker(self, id: str) -> None:
         """Forget a worker's cache; see `Router.reset_worker`."""
-        self._call("reset_worker", id=id)
+        self._call(_SidecarConnection.reset_worker, id)
 
     def set_load(
         self,
@@ -278,41 +275,38 @@ class SidecarRouter:
         healthy: bool | None = None,
     ) -> None:
         """Tell what is known of a worker; see `Router.set_load`."""
-        self._call("set_load", id=id, capacity_tokens=capacity_tokens, healthy=healthy)
+        self._call(_SidecarConnection.set_load, id, capacity_tokens, healthy)
 
     def apply_events(self, id: str, payload: bytes) -> SidecarApplied:
         """Apply one message of a worker's feed of KV events, matched by token ids; see `Router.apply_events`."""
-        name = id.encode()
-        head = struct.pack("<BI", _EVENTS, len(name))
-        return SidecarApplied(*self._ask(_ASK, _APPLIED.unpack, head + name + payload)[0])
+        applied = self._ask(_SidecarConnection.apply_events, _APPLIED.unpack, _EVENTS, id, payload)[0]
+        return SidecarApplied(*applied)
 
     def set_cache_view(self, id: str, view: str) -> None:
         """Say from where a worker's cache is known; see `Router.set_cache_view`."""
-        self._call("set_cache_view", id=id, view=view)
+        self._call(_SidecarConnection.set_cache_view, id, view)
 
     def forget_events(self, id: str) -> None:
         """Forget what a worker's events told; see `Router.forget_events`."""
-        self._call("forget_events", id=id)
+        self._call(_SidecarConnection.forget_events, id)
 
     def set_policy(self, policy: str, *, prefix_length: int = 4096, concurrency_threshold: int | None = None) -> None:
         """Choose by another policy; see `Router.set_policy`."""
-        self._call(
-            "set_policy", policy=policy, prefix_length=prefix_length, concurrency_threshold=concurrency_threshold
-        )
+        self._call(_SidecarConnection.set_policy, policy, prefix_length, concurrency_threshold)
 
     @property
     def workers(self) -> tuple[Row, ...]:
         """The fleet, with the attributes of `WorkerView`."""
-        return tuple(map(Row, self._call("workers")))
+        return tuple(map(Row, self._call(_SidecarConnection.workers)))
 
     @property
     def policy(self) -> str:
         """The name of the policy in use."""
-        return str(self._call("stats")["policy"])
+        return str(self._call(_SidecarConnection.stats)["policy"])
 
     def stats(self) -> Row:
         """Return counters and sizes, with the attributes of `Stats`."""
-        return Row(self._call("stats"))
+        return Row(self._call(_SidecarConnection.stats))
 
     def snapshot(self) -> bytes:
         """Save what the sidecar knows, for `Router.restore`."""
@@ -389,8 +383,7 @@ class SidecarRouter:
 
     def first_token(self, decision: Decision) -> bool:
         """Say that the first token came; return whether this was the first time."""
-        question = _FIRST.pack(_FIRST_TOKEN, decision._router, decision.id)  # noqa: SLF001
-        return self._ask(_ASK, _is_new, question)[0]
+        return self._ask(_SidecarConnection.ask_decision, _is_new, _FIRST_TOKEN, decision)[0]
 
     def complete(
         self,
@@ -401,18 +394,8 @@ class SidecarRouter:
         completion_tokens: int | None = None,
     ) -> bool:
         """Say that the request is over; return whether this was the first time. Any process may say it."""
-        usage = (_NONE, _NONE, _NONE)
-        if prompt_tokens is not None or cached_tokens is not None or completion_tokens is not None:
-            usage = (
-                index(decision.prompt_tokens if prompt_tokens is None else prompt_tokens),
-                index(_NONE if cached_tokens is None else cached_tokens),
-                index(completion_tokens or 0),
-            )
-        try:
-            question = _COMPLETED.pack(_COMPLETE, decision._router, decision.id, *usage)  # noqa: SLF001
-        except struct.error as odd:
-            raise OverflowError(f"a number of tokens is outside 0..2^32: {odd}") from odd
-        return self._ask(_ASK, _is_new, question)[0]
+        usage = (prompt_tokens, cached_tokens, completion_tokens)
+        return self._ask(_SidecarConnection.complete, _is_new, _COMPLETE, decision, *usage)[0]
 
     def lease(self, prompt: Any, **arguments: Any) -> SidecarLease:  # noqa: ANN401
         """Route on entry, complete on exit: `with router.lease(prompt) as decision`, or `async with`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import inspect
 import multiprocessing
 import os
 import pickle
@@ -569,3 +570,62 @@ def test_a_prompt_may_ask_the_same_router_while_it_is_read(router: SidecarRouter
 
     router.route(Asking(PROMPT))
     assert router.peek(PROMPT).matched_tokens == len(PROMPT)
+
+
+# Whatever an argument may be, it is not all of these.
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    2**32,
+    2**64,
+    1.5,
+    "x",
+    "\ud800",
+    b"x",
+    bytearray(b"x"),
+    [],
+    [-1],
+    [2**64],
+    ["\ud800"],
+    {},
+    object(),
+]
+GOOD: dict[str, Any] = {
+    "id": "a",
+    "payload": b"",
+    "view": "events",
+    "policy": "round_robin",
+    "prompt": PROMPT,
+}
+
+
+def methods() -> list[tuple[str, str]]:
+    """Return every method of a `SidecarRouter` that a `Router` has too, with each of its arguments."""
+    return [
+        (name, argument)
+        for name, method in vars(SidecarRouter).items()
+        if not name.startswith("_") and callable(method) and hasattr(Router, name)
+        for argument in inspect.signature(method).parameters
+        if argument not in ("self", "arguments")
+    ]
+
+
+@pytest.mark.parametrize(("method", "argument"), methods(), ids=".".join)
+def test_what_a_router_here_refuses_is_refused_alike(path: Path, method: str, argument: str) -> None:
+    for odd in ODD:
+        raised = []
+        local, remote = Router(), Router()
+        with Sidecar(remote, path), SidecarRouter(path, timeout_s=20) as asking:
+            for router in (local, asking):
+                router.add_worker("a")
+                known: dict[str, Any] = {"decision": router.route(PROMPT), **GOOD}
+                wanted = inspect.signature(getattr(SidecarRouter, method)).parameters
+                arguments = {name: known[name] for name in wanted if name in known} | {argument: odd}
+                error: type[BaseException] | None = None
+                try:
+                    getattr(router, method)(**arguments)
+                except Exception as refused:
+                    error = type(refused)
+                raised.append(error)
+        assert raised[0] is raised[1], odd

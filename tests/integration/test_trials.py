@@ -207,6 +207,30 @@ def test_a_worker_added_with_a_label_joins_its_pool(serve: Serve, make_workers: 
     assert [(row[1], row[-1]) for row in table] == [("url", "pool"), (old.url, "-"), (new.url, "new")]
 
 
+def test_a_pool_of_nobody_or_of_everybody_is_said_at_the_start_and_at_a_reload(
+    serve: Serve, make_workers: MakeWorkers, tmp_path: Path
+) -> None:
+    old, new = make_workers(2)
+    in_pool = labelled(new, "new")
+    file = tmp_path / "trunkline.toml"
+
+    def configure(*workers: str) -> None:
+        file.write_text(f'workers = {json.dumps(workers)}\ntrial_pool = "new"\ntrial_share = 0.1\n')
+
+    configure(old.url)
+    served = serve([], "--config", str(file))
+    said = "arm b's share of the tenants, 0.1, is served by the other arm's workers, as errors of arm b"
+    assert served.log[0].startswith(f"no worker is in trial pool new (#pool=new): {said}")
+    configure(old.url, in_pool)
+    assert "trial pool" not in served.wait_for_log("reloaded", f"added {new.url}")
+    configure(in_pool)
+    said = "; every worker is in trial pool new: arm a's share of the tenants, 0.9, is served by"
+    served.wait_for_log("reloaded", f"removed {old.url}{said}")
+    configure(in_pool, labelled(old, "newer"))
+    assert "trial pool" not in served.wait_for_log("reloaded", f"added {old.url}")
+    assert serve([old.url, in_pool], "--trial-pool", "new").log[0].startswith("trunkline")
+
+
 def test_a_ramp_takes_a_good_pool_to_all_of_the_traffic(serve: Serve, make_workers: MakeWorkers) -> None:
     old, new = make_workers(2)
     served = serve([old.url, labelled(new, "new")], "--trial-pool", "new", "--trial-by", "request")
@@ -218,7 +242,13 @@ def test_a_ramp_takes_a_good_pool_to_all_of_the_traffic(serve: Serve, make_worke
         wait_for(lambda: trial(served)["state"] == "done", deadline_s=30, what=str(trial(served)))
     assert (watched.returncode, "The ramp is done" in watched.stdout) == (0, True), watched.stdout
     assert set(statuses) == {200}
-    assert trial(served)["share"] == 1
+    found = trial(served)
+    assert (found["share"], found["stage"]["stage"], found["stage"]["share"]) == (1, 2, 1)
+    assert found["stage"]["a_of_stage"] == 1, "nobody is left in a"
+    for name in ("a", "b"):
+        of_stage, of_all = (figures["arms"][name]["requests"] for figures in (found["stage"], found))
+        assert 50 <= of_stage < of_all
+    assert "all shares" in watched.stdout
     assert {ask(served, str(number)).headers["x-trunkline-worker"] for number in range(20)} == {new.url}
     assert served.metric("trunkline_trial_share") == 1
 
@@ -233,6 +263,8 @@ def test_a_ramp_to_a_slow_pool_stops_by_itself(serve: Serve, make_workers: MakeW
         wait_for(lambda: trial(served)["state"] == "stopped", deadline_s=30, what=str(trial(served)))
     found = trial(served)
     assert (found["share"], "TTFT p90" in found["stopped"]["reason"]) == (0, True), found
+    assert (found["stage"]["stage"], found["stage"]["share"]) == (0, 0.2)
+    assert trial(served)["stage"] == found["stage"], "those of the time of the ramp"
     assert set(statuses) == {200}
     assert {ask(served, str(number)).headers["x-trunkline-worker"] for number in range(20)} == {old.url}
     assert served.metric("trunkline_trial_stopped") == 1
@@ -243,7 +275,8 @@ def test_a_ramp_to_a_slow_pool_stops_by_itself(serve: Serve, make_workers: MakeW
     assert (again.returncode, "Reset the trial first" in again.stderr) == (1, True)
     assert change(served, "share", {"share": 0.1}).status == 409
     assert trunkline("ab", "--admin", served.admin_url, "reset").returncode == 0
-    assert trial(served)["arms"]["b"]["requests"] == 0
+    found = trial(served)
+    assert (found["arms"]["b"]["requests"], found["stage"]) == (0, None)
     assert trunkline("ab", "--admin", served.admin_url, "share", "0.1").returncode == 0
     assert trial(served)["share"] == 0.1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -73,6 +74,25 @@ def test_the_wheel_says_who_it_is(wheel: Path) -> None:
     assert {"server", "exact", "demo", "bench", "testing"} <= extras
     scripts = archive.read(f"trunkline-{trunkline.__version__}.dist-info/entry_points.txt").decode()
     assert "trunkline=trunkline.__main__:main" in scripts.replace(" ", "")
+
+
+@pytest.mark.skipif("TRUNKLINE_WHEEL" not in os.environ, reason="of wheels by `make wheel` or `make wheels`")
+def test_the_wheel_brings_the_notices_of_what_is_linked_into_it(wheel: Path) -> None:
+    archive, info = zipfile.ZipFile(wheel), f"trunkline-{trunkline.__version__}.dist-info"
+    files = ["LICENSE", "notices/crates.txt", "notices/rust-library.html"]
+    metadata = archive.read(f"{info}/METADATA").decode().splitlines()
+    assert [line.split(": ")[1] for line in metadata if line.startswith("License-File")] == files
+    crates, library = (archive.read(f"{info}/licenses/{file}").decode() for file in files[1:])
+    target = "aarch64" if "aarch64" in wheel.name else "x86_64"
+    tree = ["cargo", "tree", "--locked", "--package=trunkline-python", "--edges=normal,no-proc-macro", "--prefix=none"]
+    found = subprocess.run(
+        [*tree, f"--target={target}-unknown-linux-gnu"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    linked = {tuple(line.split()[:2]) for line in found.splitlines() if not line.startswith("trunkline-")}
+    assert len(linked) > 50
+    assert linked <= {(name, f"v{version}") for name, version in re.findall(r"^  (\S+) (\S+)", crates, re.MULTILINE)}
+    assert "Copyright (c)" in crates
+    assert "hashbrown" in library
 
 
 def test_the_version_is_written_once() -> None:

@@ -22,6 +22,7 @@ def arm(**figures: Any) -> dict[str, Any]:
 def trial(difference: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
     keys = ("hit_rate", "expected_hit", "spill_rate", "error_rate", "ttft_p50_ratio", "ttft_p90_ratio")
     found = {"state": "split", "share": 0.25, "by": "tenant", "pool": None, "ramp": None, "stopped": None}
+    found |= {"elapsed_s": 900.0, "stage": None}
     found["arms"] = {"a": arm(), "b": arm(policy="kv_aware", hit_rate=estimate(0.8, 0.75, 0.85))}
     found["difference"] = dict.fromkeys(keys) | (difference or {})
     return found | fields
@@ -38,6 +39,38 @@ def test_figures_stand_beside_each_other_with_their_intervals() -> None:
     assert table["share of tenants"] == ("0.75", "0.25", "")
     assert table["hit rate"] == ("-", "0.8000 (0.7500 to 0.8500)", "+0.4000 (+0.3000 to +0.5000)")
     assert table["TTFT p90 ms"] == ("-", "-", "x0.500 (x0.450 to ?)")
+
+
+def stage(number: int, share: float, *, of_a: int, **fields: Any) -> dict[str, Any]:
+    figures = {key: trial()[key] for key in ("arms", "difference")}
+    return {"stage": number, "share": share, "a_of_stage": of_a, "elapsed_s": 130.4} | figures | fields
+
+
+def test_a_ramp_shows_its_stage_apart_from_all() -> None:
+    arms = {"a": arm(requests=90), "b": arm(requests=10)}
+    _, rows = trial_table(trial(state="ramping", stage=stage(1, 0.1, of_a=1, arms=arms)))
+    names = [row[0] for row in rows]
+    of_stage, of_all = names.index("stage 2, 130 s"), names.index("all shares, 900 s")
+    assert rows[of_stage : of_stage + 2] == [("stage 2, 130 s", "", "share 0.1", ""), ("requests", "90", "10", "")]
+    assert rows[of_all : of_all + 2] == [("all shares, 900 s", "", "", ""), ("requests", "500", "500", "")]
+    assert names[of_stage + 1 : of_all] == names[of_all + 1 :]
+
+
+def test_the_last_stage_says_whose_figures_stand_for_those_that_nobody_is_left_to_make() -> None:
+    _, rows = trial_table(trial(state="done", share=1, stage=stage(4, 1, of_a=3)))
+    assert ("stage 5, 130 s", "of stage 4", "share 1", "") in rows
+
+
+def test_what_is_said_of_a_ramp_is_said_of_its_stage() -> None:
+    slower = trial({"ttft_p90_ratio": estimate(1.5, 1.2, 1.8)})
+    ramp = {"stage": 1, "stages": [0.1, 0.5, 1], "waits_for": "27 s of this stage are left"}
+    alike = stage(1, 0.5, of_a=1)
+    assert verdict(slower | {"state": "ramping", "ramp": ramp, "stage": alike}).endswith(
+        "left. Stage 2: No difference of hit rate, TTFT p90 or error rate beyond chance so far."
+    )
+    assert "Stage 2: In arm b the TTFT p90 is longer: x1.5" in verdict(
+        trial(state="done", stage=alike | {"difference": slower["difference"]})
+    )
 
 
 @pytest.mark.parametrize(

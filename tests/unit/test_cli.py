@@ -16,8 +16,8 @@ from trunkline.cli import cli
 pytestmark = pytest.mark.thread_unsafe(reason="click's runner swaps sys.stdout")
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments, prog_name="trunkline")
+def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(cli, arguments, prog_name="trunkline", env=env)
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -70,3 +70,41 @@ def test_config_refuses_what_serve_would_refuse() -> None:
     assert (done.exit_code, "no workers (default), give --worker: allowed is" in done.output) == (2, True)
     done = run("config", "--worker", "http://a:1", "--port", "-1")
     assert (done.exit_code, "port = '-1'" in done.output) == (2, True)
+
+
+# Subcommands of the groups that talk to an admin port, each with what else it has to be told.
+ADMIN = [
+    (path, ["1" for parameter in command.params if isinstance(parameter, click.Argument)])
+    for group in cli.commands.values()
+    if isinstance(group, click.Group) and any(option.name == "admin_url" for option in group.params)
+    for path, command in ((f"{group.name} {name}", command) for name, command in group.commands.items())
+]
+NOBODY, NOBODY_ELSE = "http://127.0.0.1:1", "http://127.0.0.1:2"
+
+
+@pytest.mark.parametrize(("path", "arguments"), ADMIN)
+def test_the_admin_port_may_stand_before_a_subcommand_and_after_it(path: str, arguments: list[str]) -> None:
+    group, name = path.split()
+    assert "--admin URL" in run(group, name, "--help").output
+    for line in (
+        (group, "--admin", NOBODY, name, *arguments),
+        (group, name, *arguments, "--admin", NOBODY),
+        (group, "--admin", NOBODY_ELSE, name, *arguments, "--admin", NOBODY),
+    ):
+        done = run(*line)
+        assert (done.exit_code, f"no answer from {NOBODY}:" in done.output) == (1, True), (line, done.output)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("workers", "--admin-token-file", "/no/such/file", "add", "1"),
+        ("workers", "add", "1", "--admin-token-file", "/no/such/file"),
+        ("workers", "--admin-token-file", "/nor/this", "add", "1", "--admin-token-file", "/no/such/file"),
+    ],
+)
+def test_a_token_file_that_was_typed_wins_over_the_environment(line: tuple[str, ...]) -> None:
+    done = run(*line, env={"TRUNKLINE_ADMIN_TOKEN_FILE": "/nor/that"})
+    assert (done.exit_code, "'/no/such/file'" in done.output) == (1, True), done.output
+    done = run("workers", "add", "1", env={"TRUNKLINE_ADMIN_TOKEN_FILE": "/nor/that"})
+    assert "'/nor/that'" in done.output

@@ -196,6 +196,21 @@ pub(crate) fn parsed(
     })
 }
 
+/// What an engine said of a request; `None` if that was nothing.
+pub(crate) fn usage(
+    decision: &core::Decision,
+    prompt_tokens: Option<u32>,
+    cached_tokens: Option<u32>,
+    completion_tokens: Option<u32>,
+) -> Option<Usage> {
+    let known = prompt_tokens.or(cached_tokens).or(completion_tokens).is_some();
+    known.then(|| Usage {
+        prompt_tokens: prompt_tokens.unwrap_or(decision.prompt_tokens),
+        cached_tokens,
+        completion_tokens: completion_tokens.unwrap_or(0),
+    })
+}
+
 fn text_model(model: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     model.hash(&mut hasher);
@@ -597,12 +612,7 @@ impl Router {
         now: Option<f64>,
     ) -> PyResult<bool> {
         let decision = self.shared.own(decision)?;
-        let known = prompt_tokens.or(cached_tokens).or(completion_tokens).is_some();
-        let usage = known.then(|| Usage {
-            prompt_tokens: prompt_tokens.unwrap_or(decision.prompt_tokens),
-            cached_tokens,
-            completion_tokens: completion_tokens.unwrap_or(0),
-        });
+        let usage = usage(decision, prompt_tokens, cached_tokens, completion_tokens);
         Ok(self.shared.core.complete(decision.id, usage, self.shared.clock.millis(now)?))
     }
 

@@ -11,11 +11,12 @@ use pyo3::exceptions::{PyEOFError, PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use trunkline_core::Prompt;
-use trunkline_sidecar::{Client, Field};
+use trunkline_sidecar::{Call, Client, Field, NONE};
 
+use crate::decision::Decision;
 use crate::error;
 use crate::prompt::with_prompt;
-use crate::router::salt_bytes;
+use crate::router::{salt_bytes, usage};
 use crate::sidecar::seconds;
 
 /// A connection to a sidecar, past its hello. Answers begin with their status; 0 is none.
@@ -81,6 +82,122 @@ impl SidecarConnection {
         self.exchange(py, |out| out.extend_from_slice(question))
     }
 
+    /// Say of a decision what `asked` is, for what needs no more to be said.
+    ///
+    /// Raises as `ask` does; so do the following, and TypeError and OverflowError where the method of `Router` does.
+    fn ask_decision<'py>(
+        &self,
+        py: Python<'py>,
+        asked: u8,
+        decision: &Bound<'py, Decision>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.exchange(py, |out| write_decision(out, asked, decision.get()))
+    }
+
+    fn complete<'py>(
+        &self,
+        py: Python<'py>,
+        asked: u8,
+        decision: &Bound<'py, Decision>,
+        prompt_tokens: Option<u32>,
+        cached_tokens: Option<u32>,
+        completion_tokens: Option<u32>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let decision = decision.get();
+        let said = usage(&decision.core, prompt_tokens, cached_tokens, completion_tokens);
+        let said = said.map_or([NONE; 3], |usage| {
+            [usage.prompt_tokens, usage.cached_tokens.unwrap_or(NONE), usage.completion_tokens]
+        });
+        self.exchange(py, |out| {
+            write_decision(out, asked, decision);
+            out.extend(said.iter().flat_map(|tokens| tokens.to_le_bytes()));
+        })
+    }
+
+    fn apply_events<'py>(
+        &self,
+        py: Python<'py>,
+        asked: u8,
+        id: &str,
+        payload: &Bound<'py, PyBytes>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.exchange(py, |out| {
+            out.push(asked);
+            out.extend_from_slice(&(id.len() as u32).to_le_bytes());
+            out.extend_from_slice(id.as_bytes());
+            out.extend_from_slice(payload.as_bytes());
+        })
+    }
+
+    fn add_worker<'py>(
+        &self,
+        py: Python<'py>,
+        id: String,
+        url: Option<String>,
+        weight: u32,
+        capacity_tokens: Option<u64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.call(py, &Call::AddWorker { id, url, weight, capacity_tokens })
+    }
+
+    fn remove_worker<'py>(&self, py: Python<'py>, id: String) -> PyResult<Bound<'py, PyBytes>> {
+        self.call(py, &Call::RemoveWorker { id })
+    }
+
+    fn drain_worker<'py>(
+        &self,
+        py: Python<'py>,
+        id: String,
+        draining: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.call(py, &Call::DrainWorker { id, draining })
+    }
+
+    fn reset_worker<'py>(&self, py: Python<'py>, id: String) -> PyResult<Bound<'py, PyBytes>> {
+        self.call(py, &Call::ResetWorker { id })
+    }
+
+    fn set_load<'py>(
+        &self,
+        py: Python<'py>,
+        id: String,
+        capacity_tokens: Option<u64>,
+        healthy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.call(py, &Call::SetLoad { id, capacity_tokens, healthy })
+    }
+
+    fn set_cache_view<'py>(
+        &self,
+        py: Python<'py>,
+        id: String,
+        view: String,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.call(py, &Call::SetCacheView { id, view })
+    }
+
+    fn forget_events<'py>(&self, py: Python<'py>, id: String) -> PyResult<Bound<'py, PyBytes>> {
+        self.call(py, &Call::ForgetEvents { id })
+    }
+
+    fn set_policy<'py>(
+        &self,
+        py: Python<'py>,
+        policy: String,
+        prefix_length: u32,
+        concurrency_threshold: Option<u32>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.call(py, &Call::SetPolicy { policy, prefix_length, concurrency_threshold })
+    }
+
+    fn workers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.call(py, &Call::Workers)
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.call(py, &Call::Stats)
+    }
+
     /// Ask about a prompt of any of the forms that `Router.route` takes, with what that is told beside it.
     ///
     /// Raises as `ask` does, and what `route` does of a prompt.
@@ -142,6 +259,10 @@ impl SidecarConnection {
 }
 
 impl SidecarConnection {
+    fn call<'py>(&self, py: Python<'py>, call: &Call) -> PyResult<Bound<'py, PyBytes>> {
+        self.exchange(py, |out| call.put(out))
+    }
+
     fn exchange<'py>(
         &self,
         py: Python<'py>,
@@ -182,6 +303,12 @@ fn raised(error: io::Error) -> PyErr {
         ErrorKind::InvalidData => PyEOFError::new_err("what answers is no sidecar"),
         _ => error.into(),
     }
+}
+
+fn write_decision(out: &mut Vec<u8>, asked: u8, decision: &Decision) {
+    out.push(asked);
+    out.extend_from_slice(&decision.router.to_le_bytes());
+    out.extend_from_slice(&decision.core.id.to_u64().to_le_bytes());
 }
 
 fn write_prompt(out: &mut Vec<u8>, asked: u8, prompt: &Prompt<'_>, fields: &[u8]) {

@@ -12,31 +12,29 @@ from trunkline.command import (
     Failure,
     Misuse,
     Number,
-    admin_option,
-    admin_token_option,
     echo_table,
     failures,
     json_option,
+    pass_admin,
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from trunkline.admin import Admin
 
 # Between two looks of `trunkline ab --watch`.
 WATCH_S = 2.0
 
 
 @click.group(invoke_without_command=True)
-@admin_option
-@admin_token_option
+@pass_admin
 @json_option
 @click.option("--watch", is_flag=True, help="Print anew every 2 s, until no ramp is under way.")
-@click.pass_context
-def ab(context: click.Context, *, admin_url: str, token_file: Path | None, as_json: bool, watch: bool) -> None:
+def ab(admin: Admin, *, as_json: bool, watch: bool) -> None:
     """Compare the two arms of a running gateway's trial, and the policy in its shadow.
 
     Each figure has its interval of 95 %; docs/trials.md says how to read them. Exit code 1 if the ramp has stopped by
     itself. `trunkline serve` begins a trial with --trial-policy or --trial-pool, a shadow with --shadow-policy.
+    --admin and --admin-token-file may stand before a subcommand or after it.
 
     \b
     trunkline ab
@@ -44,21 +42,16 @@ def ab(context: click.Context, *, admin_url: str, token_file: Path | None, as_js
     trunkline ab ramp --stage-s 600
     trunkline ab --watch
     trunkline ab stop
-    trunkline ab --admin http://10.0.0.9:8081 reset
+    trunkline ab reset --admin http://10.0.0.9:8081
     trunkline ab --json
     """
-    from trunkline.admin import Admin  # noqa: PLC0415 (see trunkline.cli)
-
     from .report import has_stopped, is_over  # noqa: PLC0415 (see trunkline.cli)
 
     with failures():
-        admin = context.obj = Admin(admin_url, token_file=token_file)
-        if context.invoked_subcommand is not None:
-            return
         found = admin.trial()
         if found["trial"] is None and found["shadow"] is None:
             raise Failure(
-                f"{admin_url} has no trial and no shadow; start it with --trial-policy, --trial-pool or --shadow-policy"
+                f"{admin.url} has no trial and no shadow; start it with --trial-policy, --trial-pool or --shadow-policy"
             )
         _echo_trials(found, as_json=as_json)
         while watch and not is_over(found):
@@ -68,7 +61,7 @@ def ab(context: click.Context, *, admin_url: str, token_file: Path | None, as_js
                 click.echo(f"\n{time.strftime('%H:%M:%S')}")
             _echo_trials(found, as_json=as_json)
     if has_stopped(found):
-        context.exit(1)
+        raise SystemExit(1)
 
 
 def _echo_trials(found: dict[str, Any], *, as_json: bool) -> None:
@@ -88,8 +81,8 @@ def _echo_trials(found: dict[str, Any], *, as_json: bool) -> None:
 
 @ab.command("share")
 @click.argument("share", type=Number(0, 1))
-@click.pass_obj
-def ab_share(admin: Any, share: float) -> None:  # noqa: ANN401 (click)
+@pass_admin
+def ab_share(admin: Admin, share: float) -> None:
     """Give arm b this share, 0 to 1, until it is changed."""
     with failures():
         _echo_trials(admin.change_trial("share", {"share": share}), as_json=False)
@@ -116,8 +109,8 @@ def ab_share(admin: Any, share: float) -> None:  # noqa: ANN401 (click)
     type=Number(0, 1),
     help="By how much arm b's error rate may be above arm a's [default: 0.01].",
 )
-@click.pass_obj
-def ab_ramp(admin: Any, /, *, stages: str | None, **numbers: float | None) -> None:  # noqa: ANN401 (click)
+@pass_admin
+def ab_ramp(admin: Admin, /, *, stages: str | None, **numbers: float | None) -> None:
     """Move traffic to arm b in stages; all goes back to arm a if b turns out worse by a margin.
 
     \b
@@ -135,16 +128,16 @@ def ab_ramp(admin: Any, /, *, stages: str | None, **numbers: float | None) -> No
 
 
 @ab.command("stop")
-@click.pass_obj
-def ab_stop(admin: Any) -> None:  # noqa: ANN401 (click)
+@pass_admin
+def ab_stop(admin: Admin) -> None:
     """Take everything from arm b."""
     with failures():
         _echo_trials(admin.change_trial("stop"), as_json=False)
 
 
 @ab.command("reset")
-@click.pass_obj
-def ab_reset(admin: Any) -> None:  # noqa: ANN401 (click)
+@pass_admin
+def ab_reset(admin: Admin) -> None:
     """Begin the figures anew, and allow another ramp after one that stopped by itself."""
     with failures():
         _echo_trials(admin.change_trial("reset"), as_json=False)

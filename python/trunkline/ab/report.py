@@ -65,7 +65,7 @@ def has_stopped(report: Mapping[str, Any]) -> bool:
 
 
 def trial_table(trial: Mapping[str, Any]) -> tuple[Row, list[Row]]:
-    """Return the header and the rows of a trial, figures down and arms across."""
+    """Return the header and the rows of a trial, figures down and arms across; a ramp's stage comes before all time."""
     a, b = trial["arms"]["a"], trial["arms"]["b"]
     share = trial["share"]
     pool = trial["pool"]
@@ -74,9 +74,19 @@ def trial_table(trial: Mapping[str, Any]) -> tuple[Row, list[Row]]:
         ("workers", f"all but {pool}" if pool else "all", pool or "all", ""),
         (f"share of {trial['by']}s", f"{1 - share:g}", f"{share:g}", ""),
     ]
-    rows += [(key, str(a[key]), str(b[key]), "") for key in ("requests", "errors", "crossed", "spills")]
-    rows += [_row(figure, a, b, trial["difference"]) for figure in _TRIAL]
-    return ("", "a", "b", "difference"), rows
+    stage = trial["stage"]
+    if stage is not None:
+        of_a = "" if stage["a_of_stage"] == stage["stage"] else f"of stage {stage['a_of_stage'] + 1}"
+        title = f"stage {stage['stage'] + 1}, {stage['elapsed_s']:.0f} s"
+        rows += [(title, of_a, f"share {stage['share']:g}", ""), *_figures(stage)]
+        rows.append((f"all shares, {trial['elapsed_s']:.0f} s", "", "", ""))
+    return ("", "a", "b", "difference"), rows + _figures(trial)
+
+
+def _figures(compared: Mapping[str, Any]) -> list[Row]:
+    a, b = compared["arms"]["a"], compared["arms"]["b"]
+    counts: list[Row] = [(key, str(a[key]), str(b[key]), "") for key in ("requests", "errors", "crossed", "spills")]
+    return counts + [_row(figure, a, b, compared["difference"]) for figure in _TRIAL]
 
 
 def shadow_table(shadow: Mapping[str, Any]) -> tuple[Row, list[Row]]:
@@ -123,7 +133,16 @@ def _stopped(trial: Mapping[str, Any]) -> str:
 
 
 def _findings(trial: Mapping[str, Any]) -> str:
-    difference, arms = trial["difference"], trial["arms"]
+    """Say what the figures show: of a ramp those of its stage, which no other share is mixed into."""
+    stage = trial["stage"]
+    if stage is None:
+        return _found(trial, trial["state"])
+    found = _found(stage, trial["state"])
+    return found and f"Stage {stage['stage'] + 1}: {found}"
+
+
+def _found(compared: Mapping[str, Any], state: str) -> str:
+    difference, arms = compared["difference"], compared["arms"]
     found = [
         _finding("hit rate is {}", difference["hit_rate"] or difference["expected_hit"], _HIGHER),
         _finding("TTFT p90 is {}", difference["ttft_p90_ratio"], _LONGER),
@@ -132,8 +151,8 @@ def _findings(trial: Mapping[str, Any]) -> str:
     seen = [text for text in found if text]
     if seen:
         return "In arm b " + ", ".join(seen) + "."
-    if trial["state"] == "stopped":
-        return ""  # The ramp's own look found what these figures, of all its stages, may not show.
+    if state == "stopped":
+        return ""  # The ramp's own look, with requests that still waited, found what these figures may not show.
     if not arms["a"]["requests"] + arms["b"]["requests"]:
         return "No requests yet."
     groups = min(arms["a"]["groups"], arms["b"]["groups"])

@@ -268,6 +268,24 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in (*TRIAL, "prefix_length", "concurrency_threshold")}
 
     @property
+    def pool_warning(self) -> str | None:
+        """What a trial's pool of no worker, or of all of them, comes to, for the log; None if both arms have some."""
+        if self.trial_pool is None:
+            return None
+        label = f"pool={self.trial_pool}"
+        labelled = [label in worker.partition("#")[2].split("&") for worker in self.workers]
+        if not any(labelled):
+            who, arm, share = f"no worker is in trial pool {self.trial_pool} (#{label})", "b", self.trial_share
+        elif all(labelled):
+            who, arm, share = f"every worker is in trial pool {self.trial_pool}", "a", 1 - self.trial_share
+        else:
+            return None
+        return (
+            f"{who}: arm {arm}'s share of the {self.trial_by}s, {share:g}, is served by the other arm's workers, "
+            f"as errors of arm {arm}"
+        )
+
+    @property
     def files(self) -> dict[str, str]:
         """Those of `FILES` that are set."""
         return {name: path for name in FILES if (path := getattr(self, name)) is not None}

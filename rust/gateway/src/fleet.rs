@@ -168,7 +168,7 @@ impl Fleet {
             }
             None => self.router.add_worker(WorkerSpec::new(&endpoint.url))?,
         };
-        let worker = Arc::new(Worker::new(id, endpoint, cap, &told, source, self.threads));
+        let worker = Arc::new(Worker::new(id, endpoint, cap, told, source, self.threads));
         let mut workers = self.snapshot().workers.clone();
         workers.push(Arc::clone(&worker));
         workers.sort_by_key(|worker| worker.id);

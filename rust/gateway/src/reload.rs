@@ -9,7 +9,7 @@ use trunkline_core::Policy;
 use crate::config::Files;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::profile;
+use crate::profile::{self, Told};
 use crate::server::{Gateway, Shared};
 use crate::trial::TrialConfig;
 
@@ -28,8 +28,8 @@ impl Gateway {
     /// `trunkline_config_reloads_total`.
     ///
     /// # Errors
-    /// [`Error::File`] and [`Error::Config`] for what cannot be used, [`Error::Router`] for a worker that is named twice;
-    /// then nothing has changed.
+    /// [`Error::File`] and [`Error::Config`] for what cannot be used, as other options of a worker that is there;
+    /// [`Error::Router`] for a worker that is named twice. Then nothing has changed.
     pub fn reload(&self, files: &Files, worker_urls: &[String]) -> Result<Reloaded, Error> {
         let done = self.shared().reload(files, worker_urls);
         self.shared().metrics.edge.reloaded(done.is_ok());
@@ -55,12 +55,19 @@ impl Shared {
     pub(crate) fn reload(&self, files: &Files, worker_urls: &[String]) -> Result<Reloaded, Error> {
         let mut configured = self.configured.lock();
         let wanted = self.endpoints(worker_urls)?;
-        let needs_tls = wanted.iter().any(|(endpoint, _)| endpoint.tls_name.is_some());
+        for (endpoint, told, spelled) in &wanted {
+            if self.fleet.find(&endpoint.url).is_ok_and(|worker| worker.told != *told) {
+                let allowed =
+                    "the same options behind # for a worker that is in the fleet, until it is removed";
+                return Err(Error::Config { key: "worker", value: (*spelled).to_owned(), allowed });
+            }
+        }
+        let needs_tls = wanted.iter().any(|(endpoint, ..)| endpoint.tls_name.is_some());
         let loaded = self.edge.load(files, needs_tls)?;
 
         let is_start = self.fleet.snapshot().workers.is_empty();
         let mut done = Reloaded::default();
-        for (endpoint, spelled) in &wanted {
+        for (endpoint, _, spelled) in &wanted {
             if self.fleet.find(&endpoint.url).is_ok() {
                 continue;
             }
@@ -76,7 +83,7 @@ impl Shared {
             done.added.push(endpoint.url.clone());
         }
         self.edge.install(loaded);
-        let wanted: Vec<String> = wanted.into_iter().map(|(endpoint, _)| endpoint.url).collect();
+        let wanted: Vec<String> = wanted.into_iter().map(|(endpoint, ..)| endpoint.url).collect();
         let placed = self.fleet.layout.urls();
         for url in configured.iter().filter(|url| !wanted.contains(url) && !placed.contains(&url.as_str())) {
             // An error means that the admin API has removed it already.
@@ -89,15 +96,15 @@ impl Shared {
     }
 
     /// Reads the workers of a configuration, each with the URL as it is written there.
-    fn endpoints<'u>(&self, urls: &'u [String]) -> Result<Vec<(Endpoint, &'u str)>, Error> {
-        let mut endpoints: Vec<(Endpoint, &str)> = Vec::with_capacity(urls.len());
+    fn endpoints<'u>(&self, urls: &'u [String]) -> Result<Vec<(Endpoint, Told, &'u str)>, Error> {
+        let mut endpoints: Vec<(Endpoint, Told, &str)> = Vec::with_capacity(urls.len());
         for spelled in urls {
-            let (url, _) = profile::of_url(spelled)?;
-            let endpoint = Endpoint::parse(url, &self.edge.outbound)?;
-            if endpoints.iter().any(|(other, _)| other.url == endpoint.url) {
+            let (url, told) = profile::of_url(spelled)?;
+            let endpoint = Endpoint::parse(url, &self.edge.outbound)?.of_rank(told.rank);
+            if endpoints.iter().any(|(other, ..)| other.url == endpoint.url) {
                 return Err(trunkline_core::Error::DuplicateWorker { name: endpoint.url }.into());
             }
-            endpoints.push((endpoint, spelled));
+            endpoints.push((endpoint, told, spelled));
         }
         Ok(endpoints)
     }

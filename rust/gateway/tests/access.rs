@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use support::{FakeWorker, Front, Reply, chat, ok, request, wait_until};
 use trunkline_core::Policy;
-use trunkline_gateway::{Error, Files};
+use trunkline_gateway::{Error, Files, Reloaded};
 
 /// A directory that is removed at the end.
 struct Directory(PathBuf);
@@ -262,4 +262,32 @@ fn a_reload_is_whole_or_not_at_all() {
     let (old, added) = (first.seen().len(), second.seen().len());
     assert!(old <= 1 && added >= 1 && !third.seen().is_empty(), "what the admin API added stays");
     assert_eq!(front.metric("trunkline_config_reloads_total{result=\"ok\"}"), 1.0);
+}
+
+#[test]
+fn a_reload_knows_ranks_and_refuses_other_options_for_a_worker_that_is_there() {
+    let (first, second) = (FakeWorker::start(), FakeWorker::start());
+    let rank = |rank: u32| format!("{}#engine=vllm&rank={rank}", first.url());
+    let front = Front::start(&[&second]);
+    let reload = |workers: &[String]| front.gateway.reload(&Files::default(), workers);
+    let [zero, one] = [0, 1].map(|rank| format!("{}#rank={rank}", first.url()));
+    assert_eq!(reload(&[second.url(), rank(0), rank(1)]).unwrap().added, [zero.clone(), one]);
+    assert_eq!(
+        reload(&[second.url(), rank(1)]).unwrap(),
+        Reloaded { removed: vec![zero], ..Reloaded::default() }
+    );
+
+    let third = FakeWorker::start();
+    for other in [format!("{}#rank=1", first.url()), format!("{}#pool=new", second.url())] {
+        let refused = reload(&[third.url(), other.clone()]);
+        assert!(
+            matches!(&refused, Err(Error::Config { key: "worker", value, .. }) if *value == other),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(front.router.workers().len(), 2, "nothing has changed");
+    assert_eq!(
+        reload(&[second.url(), format!("{}#rank=1&engine=vllm", first.url())]).unwrap(),
+        Reloaded::default()
+    );
 }

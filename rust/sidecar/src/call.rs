@@ -1,15 +1,17 @@
 //! Calls that nobody makes for each request, in JSON: the fleet, counters, the policy.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use trunkline_core::{CacheView, Explanation, Policy, Reason, Router, WorkerId, WorkerSpec};
 use trunkline_events::Feeds;
 
 use crate::wire::Refused;
 
-#[derive(Deserialize)]
+/// A call, with the arguments of the method of [`Router`] that it names.
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(tag = "call", rename_all = "snake_case", deny_unknown_fields)]
-enum Call {
+#[allow(missing_docs, reason = "the fields are the arguments")]
+pub enum Call {
     AddWorker { id: String, url: Option<String>, weight: u32, capacity_tokens: Option<u64> },
     RemoveWorker { id: String },
     DrainWorker { id: String, draining: bool },
@@ -20,6 +22,14 @@ enum Call {
     SetPolicy { policy: String, prefix_length: u32, concurrency_threshold: Option<u32> },
     Workers,
     Stats,
+}
+
+impl Call {
+    /// Appends the question.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        out.push(6);
+        serde_json::to_writer(out, self).expect("numbers, texts and memory to write them to");
+    }
 }
 
 /// Does what a JSON object says.

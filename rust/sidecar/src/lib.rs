@@ -43,6 +43,7 @@ mod connection;
 mod serve;
 mod wire;
 
+pub use call::Call;
 pub use client::{Client, Unwelcome};
 pub use serve::{Error, Options, Sidecar};
-pub use wire::{Field, Status, VERSION};
+pub use wire::{Field, NONE, Status, VERSION};

@@ -10,7 +10,7 @@ pub(crate) const MAGIC: &[u8; 4] = b"TRKL";
 /// Largest answer: a snapshot.
 pub(crate) const MAX_ANSWER: usize = u32::MAX as usize;
 /// No worker, no number.
-pub(crate) const NONE: u32 = u32::MAX;
+pub const NONE: u32 = u32::MAX;
 
 /// First byte of an answer that is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

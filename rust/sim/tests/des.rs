@@ -13,7 +13,8 @@ use trunkline_core::{
 use trunkline_sim::des::policies::{self, PEERS, PolicyOptions, Trunkline, TrunklineOptions};
 use trunkline_sim::des::workloads::{AgentLoops, Bursts, Chatbot, SharedPrefixes};
 use trunkline_sim::des::{
-    Arrival, CacheChange, Fleet, Loss, Options, Outcome, Policy, Profile, Report, Simulation, Spec, Workload,
+    Arrival, CacheChange, Fleet, Loss, Options, Outcome, Policy, Profile, Report, Simulation, Spec, Turn,
+    Workload, WorkloadBuilder,
 };
 
 /// Looks at every worker whenever a request arrives.
@@ -137,7 +138,51 @@ proptest! {
         let report = Report::of(&simulation, 0.0);
         prop_assert_eq!(report.unanswered, 0);
         prop_assert!((0.0..=1.0).contains(&report.hit_rate));
+        prop_assert!((0.0..=1.0 + 1e-9).contains(&report.utilisation));
     }
+}
+
+/// One short session each second, a hundred of them, of which the last goes on after `think_s`.
+fn one_each_second(think_s: Option<f64>) -> Workload {
+    let mut build = WorkloadBuilder::new();
+    let mut prompt = Vec::new();
+    build.extend(&mut prompt, 4000);
+    let turn = Turn { prompt: &prompt, output_tokens: 10, answer: None, group: 0 };
+    for second in 0..100 {
+        let head = build.begin(f64::from(second), &turn);
+        if let Some(think_s) = think_s.filter(|_| second == 99) {
+            build.follow(head, think_s, &turn);
+        }
+    }
+    build.build()
+}
+
+fn report_of(workload: &Workload) -> Report {
+    let profile = Profile::default();
+    let options = Options { workers: 2, ..Options::default() };
+    let policy = policy_named("round_robin", 2, &profile, workload);
+    let mut simulation = Simulation::new(workload, profile, options, policy).expect("in range");
+    simulation.run(|_| ControlFlow::Continue(()));
+    Report::of(&simulation, 0.0)
+}
+
+#[test]
+fn a_late_last_turn_makes_the_fleet_no_idler() {
+    let (without, with) = (report_of(&one_each_second(None)), report_of(&one_each_second(Some(10_000.0))));
+    assert_eq!((without.requests, with.requests), (100, 101));
+    assert!(with.duration_s > 10_000.0);
+    assert!(without.utilisation > 0.0);
+    assert_eq!(with.utilisation, without.utilisation);
+    assert_eq!(with.throughput_rps, without.throughput_rps);
+}
+
+#[test]
+fn a_fleet_that_gets_all_at_once_is_measured_to_its_last_answer() {
+    let mut workload = one_each_second(None);
+    workload.stretch(0.0);
+    let report = report_of(&workload);
+    assert!((report.throughput_rps - 100.0 / report.duration_s).abs() < 1e-9);
+    assert!(report.utilisation > 0.9, "{}", report.utilisation);
 }
 
 fn run(spec: &str) -> Vec<u8> {

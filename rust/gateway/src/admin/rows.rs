@@ -50,7 +50,7 @@ impl WorkerRow {
             id: view.id.0,
             url: view.name,
             engine: worker.map_or("unknown", |worker| worker.engine.get().name),
-            pool: worker.and_then(|worker| worker.label.clone()),
+            pool: worker.and_then(|worker| worker.told.pool.clone()),
             healthy: view.healthy,
             draining: view.draining,
             weight: view.weight,

@@ -95,7 +95,7 @@ pub(crate) async fn follow(fleet: &Arc<Fleet>, worker: &Arc<Worker>) -> bool {
             let Ok(answer) = probe::event_sources(&worker.endpoint).await else { return false };
             answer.and_then(|json| {
                 let found = source::read(&json, &worker.endpoint.url, worker.endpoint.host()).ok()?;
-                found.into_iter().find(|source| source.rank.unwrap_or(0) == worker.rank.unwrap_or(0))
+                found.into_iter().find(|source| source.rank.unwrap_or(0) == worker.told.rank.unwrap_or(0))
             })
         }
     };
@@ -125,7 +125,7 @@ fn poll(fleet: &Arc<Fleet>, worker: &Arc<Worker>) {
     }
     let source = Source {
         worker: worker.endpoint.url.clone(),
-        rank: worker.rank,
+        rank: worker.told.rank,
         // Not used: it is asked over HTTP.
         endpoint: source::Endpoint::Tcp { host: worker.endpoint.host().to_owned(), port: 0 },
         replay: None,

@@ -133,11 +133,11 @@ impl Snapshot {
 
 /// Parts the workers by each of their labels.
 fn sides(workers: &[Arc<Worker>]) -> Vec<(String, Side, Side)> {
-    let mut labels: Vec<&String> = workers.iter().filter_map(|worker| worker.label.as_ref()).collect();
+    let mut labels: Vec<&String> = workers.iter().filter_map(|worker| worker.told.pool.as_ref()).collect();
     labels.sort_unstable();
     labels.dedup();
     let part = |label: &String| {
-        let is_in = |worker: &&Arc<Worker>| worker.label.as_ref() == Some(label);
+        let is_in = |worker: &&Arc<Worker>| worker.told.pool.as_ref() == Some(label);
         let (within, without): (Vec<&Arc<Worker>>, Vec<&Arc<Worker>>) = workers.iter().partition(is_in);
         let ids = |side: Vec<&Arc<Worker>>| side.iter().map(|worker| worker.id).collect();
         (label.clone(), ids(within), ids(without))

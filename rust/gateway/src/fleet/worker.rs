@@ -32,8 +32,8 @@ pub(crate) struct Worker {
     pub(crate) endpoint: Endpoint,
     /// Connections to it.
     pub(crate) pool: Pool,
-    /// The pool that it belongs to in a trial, if it is in one.
-    pub(crate) label: Option<String>,
+    /// What its URL says of it: its pool in a trial, and the data-parallel rank that it is.
+    pub(crate) told: Told,
     pub(crate) health: Health,
     pub(crate) requests: RequestTable,
     /// Requests booked here and not finished, as this gateway counts them.
@@ -42,8 +42,6 @@ pub(crate) struct Worker {
     pub(crate) cap: u32,
     pub(crate) draining: AtomicBool,
     pub(crate) engine: Recognised,
-    /// The data-parallel rank that it is, of an engine with several.
-    pub(crate) rank: Option<u32>,
     /// Where its events come from, if that was told rather than to be asked.
     pub(crate) told_source: Option<Source>,
     pub(crate) following: Following,
@@ -63,7 +61,7 @@ impl Worker {
         id: WorkerId,
         endpoint: Endpoint,
         cap: u32,
-        told: &Told,
+        told: Told,
         told_source: Option<Source>,
         threads: usize,
     ) -> Self {
@@ -71,14 +69,13 @@ impl Worker {
             id,
             endpoint,
             pool: Pool::new(threads),
-            label: told.pool.clone(),
             health: Health::default(),
             requests: RequestTable::default(),
             in_flight: AtomicU32::new(0),
             cap,
             draining: AtomicBool::new(false),
             engine: Recognised::told(told.engine),
-            rank: told.rank,
+            told,
             told_source,
             following: Following::default(),
             keeps_none: AtomicBool::new(false),

@@ -53,7 +53,7 @@ impl Call {
         if let Some(token) = worker.endpoint.outbound.token() {
             request.headers_mut().insert(header::AUTHORIZATION, HeaderValue::clone(&token));
         }
-        if let Some(rank) = worker.rank {
+        if let Some(rank) = worker.told.rank {
             request.headers_mut().insert("x-data-parallel-rank", rank.into());
         }
         let asked = self.shard.shared.fleet.signals.ask(request.headers_mut());

@@ -212,6 +212,18 @@ pub(crate) enum End {
     Stopped { worse: Worse, at: Share },
 }
 
+/// What both arms did in a stage.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    /// Its place in the plan.
+    pub(crate) number: usize,
+    pub(crate) share: Share,
+    /// The stage whose figures are A's: the one before where nobody is left in A.
+    pub(crate) of_a: usize,
+    pub(crate) elapsed: Duration,
+    pub(crate) arms: [Figures; 2],
+}
+
 /// A ramp under way, or how it ended.
 #[derive(Debug)]
 pub(crate) struct Ramp {
@@ -225,6 +237,8 @@ pub(crate) struct Ramp {
     settled: Option<[Figures; 2]>,
     /// What B is held to when nobody is left in A.
     reference: Option<Seen>,
+    /// When it ended, and the figures of both arms then.
+    last: Option<(Millis, [Figures; 2])>,
 }
 
 impl Ramp {
@@ -243,7 +257,7 @@ impl Ramp {
     fn at(plan: RampPlan, stage: usize, reference: Option<Seen>, now: Millis, figures: [Figures; 2]) -> Self {
         let hold = Hold::Settling { left: plan.settle };
         let settled = plan.settle.is_zero().then(|| figures.clone());
-        Self { plan, stage, hold, end: None, since: now, base: figures, settled, reference }
+        Self { plan, stage, hold, end: None, since: now, base: figures, settled, reference, last: None }
     }
 
     /// B's share now.
@@ -252,6 +266,19 @@ impl Ramp {
             Some(End::Stopped { .. }) => Share(0),
             _ => self.plan.stages[self.stage],
         }
+    }
+
+    /// What both arms have done in this stage, by their figures now; of a ramp that has ended, what they did in its last one.
+    pub(crate) fn stage(&self, now: Millis, figures: &[Figures; 2]) -> Stage {
+        let (until, figures) = self.last.as_ref().map_or((now, figures), |(ended, then)| (*ended, then));
+        let [mut a, b] = Arm::BOTH.map(|arm| figures[arm as usize].since(&self.base[arm as usize]));
+        let share = self.plan.stages[self.stage];
+        let mut of_a = self.stage;
+        if let Some(reference) = self.reference.as_ref().filter(|_| share.is_all()) {
+            (of_a, a) = (self.stage - 1, reference.all.clone());
+        }
+        let elapsed = Duration::from_millis(until.0.saturating_sub(self.since.0));
+        Stage { number: self.stage, share, of_a, elapsed, arms: [a, b] }
     }
 
     /// Looks at the figures of both arms, and goes on, stays, or ends. `late` tells how many requests of an arm have waited for
@@ -273,8 +300,8 @@ impl Ramp {
         self.add_waiting(&mut b, a.settled.as_ref(), |limit| late(Arm::B, limit));
         match judge(&self.plan, elapsed, &a, &b) {
             Step::Hold(hold) => self.hold = hold,
-            Step::Stop(worse) => self.end = Some(End::Stopped { worse, at: self.share() }),
-            Step::Next if self.stage + 1 == self.plan.stages.len() => self.end = Some(End::Done),
+            Step::Stop(worse) => self.end_with(End::Stopped { worse, at: self.share() }, now, figures),
+            Step::Next if self.stage + 1 == self.plan.stages.len() => self.end_with(End::Done, now, figures),
             Step::Next => {
                 self.stage += 1;
                 self.since = now;
@@ -284,6 +311,11 @@ impl Ramp {
                 self.hold = Hold::Settling { left: self.plan.settle };
             }
         }
+    }
+
+    fn end_with(&mut self, end: End, now: Millis, figures: [Figures; 2]) {
+        self.end = Some(end);
+        self.last = Some((now, figures));
     }
 
     /// What an arm has done in this stage, by its figures now.
@@ -398,6 +430,30 @@ mod tests {
         let (ramp, seconds) = run(&mut arms, 2000, 200);
         assert_eq!((ramp.end, ramp.share()), (Some(End::Done), Share(1_000_000)));
         assert!((50..120).contains(&seconds), "five stages of ten seconds took {seconds}");
+    }
+
+    #[test]
+    fn a_stage_has_the_figures_since_it_began_and_the_last_one_those_until_the_end() {
+        let mut arms = Arms::new(11, 1.0, 0.0);
+        let two = RampPlan { stages: [500_000, 1_000_000].map(Share).to_vec(), ..plan() };
+        arms.serve(Arm::A, 3000);
+        let mut ramp = Ramp::begin(two, Share(0), Millis(0), arms.figures());
+        let seen = |ramp: &Ramp, arms: &Arms, second: u64| {
+            let Stage { number, share, of_a, elapsed, arms } =
+                ramp.stage(Millis(second * 1000), &arms.figures());
+            (number, share, of_a, elapsed.as_secs(), arms.map(|arm| arm.total(Count::Requests)))
+        };
+        assert_eq!(seen(&ramp, &arms, 0), (0, Share(500_000), 0, 0, [0, 0]));
+        arms.serve(Arm::A, 600);
+        arms.serve(Arm::B, 500);
+        assert_eq!(seen(&ramp, &arms, 9), (0, Share(500_000), 0, 9, [600, 500]));
+        arms.look(&mut ramp, Millis(10_000));
+        assert_eq!(seen(&ramp, &arms, 10), (1, Share(1_000_000), 0, 0, [600, 0]), "nobody is left in a");
+        arms.serve(Arm::B, 400);
+        arms.look(&mut ramp, Millis(20_000));
+        assert_eq!(ramp.end, Some(End::Done));
+        arms.serve(Arm::B, 70);
+        assert_eq!(seen(&ramp, &arms, 30), (1, Share(1_000_000), 0, 10, [600, 400]));
     }
 
     #[test]

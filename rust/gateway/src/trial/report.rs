@@ -2,33 +2,31 @@
 //! where the data give no bound.
 
 use serde_json::{Value, json};
-use trunkline_core::Router;
+use trunkline_core::{Millis, Router};
 
 use super::assign::Arm;
 use super::config::TrialBy;
 use super::estimate::{Estimate, Level, difference, quotient};
-use super::ramp::{P90, RampPlan};
+use super::ramp::{P90, RampPlan, Stage};
 use super::record::{Count, Figures};
-use super::running::{Look, Ramping, Standing, Trial};
+use super::running::{Ramping, Standing, Trial};
 use super::shadow::{Shadow, ShadowLook};
 use crate::server::Shared;
 
 /// Answer to `GET /admin/trial`. Cost: about a millisecond.
 pub(crate) fn report(shared: &Shared) -> Value {
     let (trials, router) = (&shared.trials, &shared.fleet.router);
-    let seconds = |since: u64| shared.now().0.saturating_sub(since) as f64 / 1e3;
     json!({
-        "trial": trials.trial().map(|trial| {
-            let look = trial.look();
-            of_trial(&trial, &look, router, seconds(look.since.0))
-        }),
+        "trial": trials.trial().map(|trial| of_trial(&trial, router, shared.now())),
         "shadow": trials.shadow().map(|shadow| of_shadow(&shadow, router)),
     })
 }
 
-fn of_trial(trial: &Trial, look: &Look, router: &Router, elapsed_s: f64) -> Value {
-    let [a, b] = look.arms.each_ref().map(Rates::of);
+fn of_trial(trial: &Trial, router: &Router, now: Millis) -> Value {
+    let look = trial.look(now);
     let config = &trial.config;
+    let live = router.policy();
+    let policies = [live.name(), config.policy.unwrap_or(live).name()];
     let standing = match &look.standing {
         Standing::Off => json!({"state": "off"}),
         Standing::Split => json!({"state": "split"}),
@@ -38,30 +36,53 @@ fn of_trial(trial: &Trial, look: &Look, router: &Router, elapsed_s: f64) -> Valu
             json!({"state": "stopped", "stopped": {"reason": worse.to_string(), "share": at.as_f64()}})
         }
     };
+    let (arms, difference) = compared(policies, &look.arms);
     let mut told = json!({
         "share": look.share.as_f64(),
         "by": match config.by { TrialBy::Tenant => "tenant", TrialBy::Request => "request" },
         "pool": config.pool,
-        "elapsed_s": elapsed_s,
+        "elapsed_s": now.0.saturating_sub(look.since.0) as f64 / 1e3,
         "ramp": null,
         "stopped": null,
-        "arms": {
-            "a": of_arm(router.policy().name(), &look.arms[Arm::A as usize], &a),
-            "b": of_arm(config.policy.unwrap_or(router.policy()).name(), &look.arms[Arm::B as usize], &b),
-        },
-        "difference": {
-            "hit_rate": apart(a.hit, b.hit),
-            "expected_hit": apart(a.expected_hit, b.expected_hit),
-            "spill_rate": apart(a.spill, b.spill),
-            "error_rate": apart(a.error, b.error),
-            "ttft_p50_ratio": times(a.p50, b.p50),
-            "ttft_p90_ratio": times(a.p90, b.p90),
-        },
+        "stage": look.stage.map(|stage| of_stage(policies, &stage)),
+        "arms": arms,
+        "difference": difference,
     });
     for (key, value) in standing.as_object().into_iter().flatten() {
         told[key] = value.clone();
     }
     told
+}
+
+fn of_stage(policies: [&str; 2], stage: &Stage) -> Value {
+    let Stage { number, share, of_a, elapsed, arms } = stage;
+    let (arms, difference) = compared(policies, arms);
+    json!({
+        "stage": number,
+        "share": share.as_f64(),
+        "a_of_stage": of_a,
+        "elapsed_s": elapsed.as_secs_f64(),
+        "arms": arms,
+        "difference": difference,
+    })
+}
+
+/// The figures of both arms, and the differences between them.
+fn compared(policies: [&str; 2], figures: &[Figures; 2]) -> (Value, Value) {
+    let [a, b] = figures.each_ref().map(Rates::of);
+    let arms = json!({
+        "a": of_arm(policies[Arm::A as usize], &figures[Arm::A as usize], &a),
+        "b": of_arm(policies[Arm::B as usize], &figures[Arm::B as usize], &b),
+    });
+    let difference = json!({
+        "hit_rate": apart(a.hit, b.hit),
+        "expected_hit": apart(a.expected_hit, b.expected_hit),
+        "spill_rate": apart(a.spill, b.spill),
+        "error_rate": apart(a.error, b.error),
+        "ttft_p50_ratio": times(a.p50, b.p50),
+        "ttft_p90_ratio": times(a.p90, b.p90),
+    });
+    (arms, difference)
 }
 
 fn of_ramp(Ramping { plan, stage, hold }: &Ramping) -> Value {

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::assign::{Arm, Share, Unit};
 use super::config::{TrialBy, TrialConfig};
-use super::ramp::{End, Hold, Ramp, RampPlan, Worse};
+use super::ramp::{End, Hold, Ramp, RampPlan, Stage, Worse};
 use super::record::{Figures, Record};
 use crate::fleet::Fleet;
 
@@ -85,7 +85,10 @@ pub(crate) struct Look {
     pub(crate) standing: Standing,
     pub(crate) share: Share,
     pub(crate) since: Millis,
+    /// What they have done since the figures were begun.
     pub(crate) arms: [Figures; 2],
+    /// What they did in a ramp's stage: the one under way, or the last one of a ramp that has ended.
+    pub(crate) stage: Option<Stage>,
 }
 
 impl Trial {
@@ -172,18 +175,17 @@ impl Trial {
         self.course.lock().standing(self.share())
     }
 
-    /// How it stands, and what both arms have done since the figures were begun.
-    pub(crate) fn look(&self) -> Look {
+    /// How it stands, and what both arms have done.
+    pub(crate) fn look(&self, now: Millis) -> Look {
         let course = self.course.lock();
+        let figures = self.figures();
+        let stage = course.ramp.as_ref().map(|ramp| ramp.stage(now, &figures));
         let arms = match &course.base {
-            None => self.figures(),
-            Some([a, b]) => {
-                let [now_a, now_b] = self.figures();
-                [now_a.since(a), now_b.since(b)]
-            }
+            None => figures,
+            Some(base) => Arm::BOTH.map(|arm| figures[arm as usize].since(&base[arm as usize])),
         };
         let share = self.share();
-        Look { standing: course.standing(share), share, since: course.since, arms }
+        Look { standing: course.standing(share), share, since: course.since, arms, stage }
     }
 
     /// Takes the ramp of this number further, if it is still that one. Returns whether it goes on.
@@ -252,23 +254,23 @@ mod tests {
     #[test]
     fn a_ramp_that_stopped_stays_so_until_it_is_reset() {
         let trial = trial(0.0, TrialBy::Tenant);
-        assert_eq!(trial.look().standing, Standing::Off);
+        assert_eq!(trial.look(Millis(0)).standing, Standing::Off);
         let number = trial.ramp(RampPlan::default(), Millis(0)).unwrap();
         assert_eq!(trial.share(), Share(10_000));
         assert!(trial.advance(number, Millis(200)));
         fail_all_of_b(&trial);
         assert!(!trial.advance(number, Millis(400)));
-        assert!(matches!(trial.look().standing, Standing::Stopped { at: Share(10_000), .. }));
+        assert!(matches!(trial.look(Millis(0)).standing, Standing::Stopped { at: Share(10_000), .. }));
         assert_eq!(trial.share(), Share(0));
         assert!(matches!(trial.set_share(Share(5)), Err(Denied::Stopped(_))));
         assert!(matches!(trial.ramp(RampPlan::default(), Millis(500)), Err(Denied::Stopped(_))));
         trial.stop();
-        assert!(matches!(trial.look().standing, Standing::Stopped { .. }), "nothing hides why");
+        assert!(matches!(trial.look(Millis(0)).standing, Standing::Stopped { .. }), "nothing hides why");
         trial.reset(Millis(600));
-        let look = trial.look();
+        let look = trial.look(Millis(600));
         assert_eq!((look.standing, look.arms[1].total(Count::Requests)), (Standing::Off, 0));
         trial.set_share(Share(5)).unwrap();
-        assert_eq!(trial.look().standing, Standing::Split);
+        assert_eq!(trial.look(Millis(0)).standing, Standing::Split);
     }
 
     #[test]
@@ -289,7 +291,7 @@ mod tests {
         trial.set_share(Share(0)).unwrap();
         let at_once = RampPlan { stages: vec![Share(1_000_000)], ..RampPlan::default() };
         assert_eq!(trial.ramp(at_once, Millis(0)), Err(Denied::NothingToCompare));
-        assert_eq!((trial.share(), trial.look().standing), (Share(0), Standing::Off));
+        assert_eq!((trial.share(), trial.look(Millis(0)).standing), (Share(0), Standing::Off));
     }
 
     #[test]

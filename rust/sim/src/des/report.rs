@@ -1,5 +1,7 @@
 //! What a simulation found: times, hits, balance, and what it would have cost.
 
+use std::ops::Range;
+
 use serde::Serialize;
 
 use super::run::{Answer, Simulation};
@@ -94,7 +96,7 @@ pub struct Report {
     pub busiest_over_mean: f64,
     /// The same of the time in which workers compute.
     pub busy_over_mean: f64,
-    /// Share of the time in which live workers compute.
+    /// Share of the time of `throughput_rps` in which live workers compute.
     pub utilisation: f64,
     /// GPU-seconds that the fleet stood there for one answer of that time.
     pub gpu_s_per_request: f64,
@@ -126,7 +128,7 @@ impl Report {
         report.workers = workers
             .iter()
             .map(|worker| WorkerReport {
-                busy_s: worker.busy_s,
+                busy_s: worker.busy_s(&(0.0..f64::INFINITY)),
                 evicted_blocks: worker.evicted_blocks,
                 preemptions: worker.preemptions,
                 ..WorkerReport::default()
@@ -154,15 +156,17 @@ impl Report {
         let start_s = answers[0].arrived_s;
         let end_s = answers.iter().map(|answer| answer.done_s).fold(1e-9, f64::max);
         report.duration_s = end_s - start_s;
-        report.throughput_rps = throughput_rps(&answers, simulation.answers());
+        let (window_s, done) = window(&answers, simulation.answers());
+        let width_s = window_s.end - window_s.start;
+        report.throughput_rps = done as f64 / width_s;
+        let busy_s: f64 = workers[..live].iter().map(|worker| worker.busy_s(&window_s)).sum();
+        report.utilisation = busy_s / (live as f64 * width_s);
         let output: u64 = answers.iter().map(|answer| u64::from(asked(answer).output_tokens)).sum();
         report.output_tokens_per_s = output as f64 / report.duration_s.max(1e-9);
         report.balance(live);
-        // Busy time counts from the beginning, so it is held against all answers.
+        // Busy time of workers counts from the beginning, so it is held against all answers.
         let gpus = f64::from(simulation.profile().gpus);
         let busy_s: f64 = report.workers.iter().map(|worker| worker.busy_s).sum();
-        report.utilisation =
-            report.workers[..live].iter().map(|worker| worker.busy_s).sum::<f64>() / (live as f64 * end_s);
         report.busy_gpu_s_per_request = gpus * busy_s / all as f64;
         report.gpu_s_per_request = gpus * live as f64 / report.throughput_rps;
         report.timeline = timeline(&answers, simulation);
@@ -180,17 +184,17 @@ impl Report {
     }
 }
 
-/// Answers, of `all`, per second of the time in which the middle 80 % of `counted`, by arrival, arrived; all of them over all of
-/// the time if they arrived at once.
-fn throughput_rps(counted: &[Answer], all: &[Answer]) -> f64 {
+/// The time in which the middle 80 % of `counted`, by arrival, arrived, and how many of `all` were answered in it; if none was
+/// (they arrived at once), the time from the first arrival to the last answer with all of `counted`.
+fn window(counted: &[Answer], all: &[Answer]) -> (Range<f64>, usize) {
     let n = counted.len();
-    let (from_s, to_s) = (counted[n / 10].arrived_s, counted[(n * 9 / 10).min(n - 1)].arrived_s);
-    let done = all.iter().filter(|answer| (from_s..to_s).contains(&answer.done_s)).count();
+    let middle_s = counted[n / 10].arrived_s..counted[(n * 9 / 10).min(n - 1)].arrived_s;
+    let done = all.iter().filter(|answer| middle_s.contains(&answer.done_s)).count();
     if done > 0 {
-        return done as f64 / (to_s - from_s);
+        return (middle_s, done);
     }
     let end_s = counted.iter().map(|answer| answer.done_s).fold(0.0, f64::max);
-    n as f64 / (end_s - counted[0].arrived_s).max(1e-9)
+    (counted[0].arrived_s..end_s, n)
 }
 
 pub(crate) fn ttft_s(answer: &Answer) -> f64 {

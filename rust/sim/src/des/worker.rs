@@ -10,6 +10,7 @@ mod memory;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
 
 use super::cache::Tier;
 use super::fleet::WorkerStatus;
@@ -69,7 +70,8 @@ pub(crate) struct Worker {
     duration_s: f64,
     plan: Vec<(u32, u32)>,
     order: u64,
-    pub(crate) busy_s: f64,
+    /// When it computed, one span from idle to idle.
+    busy: Vec<Range<f64>>,
     pub(crate) evicted_blocks: u64,
     pub(crate) preemptions: u64,
     /// What changed in the cache, if somebody wants to know.
@@ -97,7 +99,7 @@ impl Worker {
             duration_s: 0.0,
             plan: Vec::new(),
             order: 0,
-            busy_s: 0.0,
+            busy: Vec::new(),
             evicted_blocks: 0,
             preemptions: 0,
             changes: watched.then(Vec::new),
@@ -112,6 +114,12 @@ impl Worker {
             kv_use: held as f64 / profile.kv_blocks() as f64,
             used_blocks: self.used_blocks(),
         }
+    }
+
+    /// Time within `window_s` in which it computed.
+    pub(crate) fn busy_s(&self, window_s: &Range<f64>) -> f64 {
+        let within = |span: &Range<f64>| span.end.min(window_s.end) - span.start.max(window_s.start);
+        self.busy.iter().map(|span| within(span).max(0.0)).sum()
     }
 
     /// Blocks that are taken: cached ones and those kept for answers.
@@ -245,7 +253,10 @@ impl Worker {
 
     /// Ends the step under way. `progressed` learns whose first token and whose last one it made.
     pub(crate) fn end_step(&mut self, now_s: f64, scene: &mut Scene<'_>, progressed: &mut Vec<Progressed>) {
-        self.busy_s += now_s - self.started_s;
+        match self.busy.last_mut() {
+            Some(span) if span.end == self.started_s => span.end = now_s,
+            _ => self.busy.push(self.started_s..now_s),
+        }
         let decoding = self.decoding.len() as u64;
         self.step += self.steps;
         self.context_tokens += decoding * self.steps;

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use memchr::memchr3_iter;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -16,11 +17,30 @@ const PROMPTS: [&str; 6] = ["prompt", "input", "inputs", "text", "input_ids", "t
 /// Keys that hold text before a conversation.
 const LEADS: [&str; 2] = ["system", "instructions"];
 
+/// Memory that the values of a line may take while it is read: a million token ids, which are longer than any context.
+const MAX_VALUES_BYTES: usize = 160 << 20;
+/// What an object takes at most, and what another value: a list that holds one, or a key with its value. Measured.
+const OBJECT_BYTES: usize = 640;
+const VALUE_BYTES: usize = 160;
+
 /// The values of an object, unread.
 type Fields<'a> = HashMap<String, &'a RawValue>;
 
 fn fields(json: &str) -> Result<Fields<'_>, NoRequest> {
+    if values_bytes(json.as_bytes()) > MAX_VALUES_BYTES {
+        return Err(format!("values that may take more than {} MiB", MAX_VALUES_BYTES >> 20).into());
+    }
     serde_json::from_str(json).map_err(|problem| unreadable(&problem))
+}
+
+/// Most that the values of `json` can take: each begins at the start, behind a comma or in something that opens. Text counts as well,
+/// with less than it takes a model: a token for each comma or bracket.
+fn values_bytes(json: &[u8]) -> usize {
+    if json.len() < MAX_VALUES_BYTES / OBJECT_BYTES {
+        return 0;
+    }
+    let bytes = |at: usize| if json[at] == b'{' { OBJECT_BYTES } else { VALUE_BYTES };
+    memchr3_iter(b',', b'[', b'{', json).map(bytes).sum()
 }
 
 /// What is wrong, without a word of what was logged: of a value of another type the parser's own message quotes all of it.
@@ -228,6 +248,23 @@ mod tests {
                 Err(NoRequest::Broken(problem)) => assert!(problem.contains(why), "{line}: {problem}"),
                 other => panic!("{line}: {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_line_whose_values_may_take_too_much_is_refused_unread() {
+        let most = MAX_VALUES_BYTES / VALUE_BYTES;
+        let ids = |count: usize| format!(r#"{{"prompt":[1{}]}}"#, ",1".repeat(count - 1));
+        let objects = "{}".repeat(MAX_VALUES_BYTES / OBJECT_BYTES);
+        let commas = r#"\u002c\"\":0"#.repeat(most);
+        assert!(request(&ids(most - 5)).is_ok());
+        for line in [
+            ids(most),
+            format!(r#"{{"prompt":[{objects}]}}"#),
+            format!(r#"{{"body":"{{\"prompt\":\"hi\"{commas}}}"}}"#),
+        ] {
+            let refused = NoRequest::Broken("values that may take more than 160 MiB".into());
+            assert_eq!(request(&line), Err(refused), "{}", &line[..20]);
         }
     }
 
