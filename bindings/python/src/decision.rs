@@ -258,6 +258,8 @@ pub(crate) struct Candidate {
     queued_tokens: u64,
     /// Requests sent there and not finished.
     in_flight: u32,
+    /// Tokens that routers of whose requests this one hears late may have sent there: by chance, up to what is uncached.
+    unseen: f64,
     /// Price in tokens of computing there what another worker already holds.
     replication: f64,
     /// Penalty in tokens for a full KV cache.
@@ -314,6 +316,7 @@ impl Explanation {
                 matched_tokens: view.matched_tokens,
                 queued_tokens: view.queued_tokens,
                 in_flight: view.in_flight,
+                unseen: view.unseen,
                 replication: view.replication,
                 memory: view.memory,
                 over_mean: view.over_mean,

@@ -226,6 +226,7 @@ impl State {
             capacity_tokens: standing.capacity_tokens,
             slowness: standing.slowness,
             held_blocks: 0,
+            chance: 0.0,
         }
     }
 
@@ -248,7 +249,10 @@ impl State {
             && 2 * in_flight >= ids.len() as u64
             && deepest < hits.length.tokens.div_ceil(2);
         let held = |id| if spreads { self.index.view_blocks(self.standing(id).view) } else { 0 };
-        let candidate = |id| Candidate { held_blocks: held(id), ..self.candidate(id, hits) };
+        let hears_late = config.replicas > 1 && config.shared_state;
+        let chance = |id: WorkerId| if hears_late { self.fraction(u64::from(id.0)) } else { 0.0 };
+        let candidate =
+            |id| Candidate { held_blocks: held(id), chance: chance(id), ..self.candidate(id, hits) };
         if plan.samples {
             candidates.extend(self.sample(plan).into_iter().map(candidate));
         } else {
@@ -379,11 +383,18 @@ impl State {
     }
 
     /// A number below `count`, another one for each decision and draw.
-    ///
-    /// Mixed twice: once leaves the high bits of one turn close to those of the next.
     fn chance(&self, draw: u64, count: usize) -> usize {
+        ((u128::from(self.random(draw)) * count as u128) >> 64) as usize
+    }
+
+    /// A number of 0 to 1, another one for each decision and draw, and for each router.
+    fn fraction(&self, draw: u64) -> f64 {
+        self.random(draw) as f64 / u64::MAX as f64
+    }
+
+    /// Mixed twice: once leaves the high bits of one turn close to those of the next.
+    fn random(&self, draw: u64) -> u64 {
         const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
-        let random = combine(combine(self.turn, draw.wrapping_add(SALT)), SALT);
-        ((u128::from(random) * count as u128) >> 64) as usize
+        combine(combine(self.turn, draw.wrapping_add(SALT)), SALT)
     }
 }

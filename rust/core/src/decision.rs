@@ -95,6 +95,8 @@ pub struct CandidateView {
     pub queued_tokens: u64,
     /// Requests sent there and not finished.
     pub in_flight: u32,
+    /// Tokens that routers of whose requests this one hears late may have sent there: by chance, up to what is uncached.
+    pub unseen: f64,
     /// Price in tokens of computing there what another worker already holds.
     pub replication: f64,
     /// Penalty in tokens for a full KV cache.

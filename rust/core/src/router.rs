@@ -608,6 +608,7 @@ impl Router {
                     matched_tokens: candidate.hit_tokens,
                     queued_tokens: candidate.queued_tokens,
                     in_flight: candidate.in_flight,
+                    unseen: score.unseen,
                     replication: score.replication,
                     memory: score.memory,
                     over_mean: score.over_mean,

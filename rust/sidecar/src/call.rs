@@ -114,8 +114,8 @@ pub(crate) fn explained(explained: &Explanation) -> Value {
     let candidates = explained.candidates.iter().map(|view| {
         json!({
             "worker": id(view.worker), "matched_tokens": view.matched_tokens,
-            "queued_tokens": view.queued_tokens, "in_flight": view.in_flight, "replication": view.replication,
-            "memory": view.memory, "over_mean": view.over_mean, "held": view.held,
+            "queued_tokens": view.queued_tokens, "in_flight": view.in_flight, "unseen": view.unseen,
+            "replication": view.replication, "memory": view.memory, "over_mean": view.over_mean, "held": view.held,
             "home_bonus": view.home_bonus,
             "slowness": view.slowness, "cost": view.cost,
         })

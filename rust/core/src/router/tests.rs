@@ -1,4 +1,4 @@
-//! The sample of candidates in a large fleet against the scan of all workers.
+//! The sample of candidates in a large fleet against the scan of all workers, and terms that count in some fleets only.
 
 use super::*;
 
@@ -118,4 +118,32 @@ fn what_is_held_counts_for_new_prompts_of_a_single_router_with_a_small_and_busy_
         0.0,
         "more than half is cached"
     );
+}
+
+#[test]
+fn routers_that_see_the_same_do_not_all_take_the_same_worker() {
+    let chosen = |index_seed, shared_state, busy: u32, prompt: &[u32]| {
+        let config = RouterConfig { index_seed, replicas: 4, shared_state, ..RouterConfig::default() };
+        let router = Router::new(config).expect("allowed");
+        let ids: Vec<WorkerId> = (0..4)
+            .map(|number| router.add_worker(WorkerSpec::new(format!("worker-{number}"))).expect("new"))
+            .collect();
+        for at in ids.chunks(1).cycle().take(busy as usize) {
+            let other = tokens(9, 16);
+            let request = RouteRequest { eligible: Some(at), ..RouteRequest::new(Prompt::Tokens(&other)) };
+            router.route(&request, Millis(0)).expect("live");
+        }
+        router.explain(&RouteRequest::new(Prompt::Tokens(prompt)), Millis(0)).expect("live").worker
+    };
+    // Prompts of which two routers of different seeds choose different workers.
+    let apart = |shared_state, busy| {
+        let prompts: Vec<Vec<u32>> = (0..100).map(|group| tokens(group, 1600)).collect();
+        let differs = |prompt: &&Vec<u32>| {
+            chosen(1, shared_state, busy, prompt) != chosen(2, shared_state, busy, prompt)
+        };
+        prompts.iter().filter(differs).count()
+    };
+    assert!((30..80).contains(&apart(true, 8)), "{}", apart(true, 8));
+    assert_eq!(apart(true, 0), 0, "an idle fleet");
+    assert_eq!(apart(false, 8), 0, "what each sees is its own, and homes are what they agree on");
 }

@@ -65,6 +65,7 @@ fn explained(explanation: &Explanation, snapshot: &Snapshot) -> Value {
             "matched_tokens": view.matched_tokens,
             "queued_tokens": view.queued_tokens,
             "in_flight": view.in_flight,
+            "unseen": view.unseen,
             "replication": view.replication,
             "memory": view.memory,
             "over_mean": view.over_mean,
