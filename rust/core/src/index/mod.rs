@@ -325,7 +325,7 @@ impl PrefixIndex {
     /// Walks the prompt and notes how deep each view holds it. Asks for the first block, and then for a few more at a time.
     ///
     /// Takes no lock; a writer that changes a run under way makes the walk begin anew. Cost: one hash per matched block, and
-    /// up to 16 that do not match; three cache misses per run, O(holders) of the runs on the way.
+    /// up to 16 that do not match; two or three cache misses per run, O(holders) of the runs on the way.
     #[expect(clippy::needless_pass_by_value, reason = "it is a place in a prompt, and two words or six")]
     pub fn find(&self, blocks: impl BlockSource + Clone, now_ms: u32, matches: &mut Matches) {
         loop {
