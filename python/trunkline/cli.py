@@ -305,7 +305,7 @@ def bench_exact(*, rounds: int, seed: int, output: Path | None, as_json: bool) -
 def workers(admin: Admin, *, as_json: bool) -> None:
     """List or change the workers of a running gateway.
 
-    --admin and --admin-token-file may stand before a subcommand or after it.
+    --admin, --admin-token-file and --json may stand before a subcommand or after it.
 
     \b
     trunkline workers
@@ -328,31 +328,34 @@ def workers(admin: Admin, *, as_json: bool) -> None:
 @workers.command("add")
 @click.argument("url")
 @_pass_admin
-def workers_add(admin: Admin, url: str) -> None:
+@_json
+def workers_add(admin: Admin, url: str, *, as_json: bool) -> None:
     """Add a worker by its URL."""
     with _failures():
-        admin.add(url)
-    click.echo(f"added {url}")
+        answer = admin.add(url)
+    click.echo(json.dumps(answer, indent=2) if as_json else f"added {url}")
 
 
 @workers.command("remove")
 @click.argument("url")
 @_pass_admin
-def workers_remove(admin: Admin, url: str) -> None:
+@_json
+def workers_remove(admin: Admin, url: str, *, as_json: bool) -> None:
     """Remove a worker by its URL; requests that run there are finished."""
     with _failures():
-        admin.remove(url)
-    click.echo(f"removed {url}")
+        answer = admin.remove(url)
+    click.echo(json.dumps(answer, indent=2) if as_json else f"removed {url}")
 
 
 @workers.command("drain")
 @click.argument("worker")
 @_pass_admin
-def workers_drain(admin: Admin, worker: str) -> None:
+@_json
+def workers_drain(admin: Admin, worker: str, *, as_json: bool) -> None:
     """Send a worker (its URL or id) nothing new; it finishes what it has."""
     with _failures():
-        admin.drain(worker)
-    click.echo(f"draining {worker}")
+        answer = admin.drain(worker)
+    click.echo(json.dumps(answer, indent=2) if as_json else f"draining {worker}")
 
 
 @cli.command()

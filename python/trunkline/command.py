@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print figures as JSON.")
-
 
 class Number(click.FloatRange):
     """A number in a range. Neither nan, which click takes for one in every range, nor infinite."""
@@ -60,13 +58,23 @@ def failures() -> Iterator[None]:
         raise Failure(str(error)) from error
 
 
-def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    """Keep a group's option for its subcommand, whose own one wins if it was typed."""
+def _keep(context: click.Context, parameter: click.Parameter, value: object) -> object:
+    """Keep a group's option for its subcommand, whose own one wins if it was typed. Return the one that counts."""
     key = f"{__name__}.{parameter.name}"
     if context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE:
         context.meta[key] = value
-    else:
-        context.meta.setdefault(key, value)
+    return context.meta.setdefault(key, value)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, callback=_keep, help="Print figures as JSON.")
+
+
+def _refuse_lost_options(context: click.Context) -> None:
+    """Refuse what was typed before a subcommand and does nothing there."""
+    for option in context.command.params:
+        is_typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+        if is_typed and option.callback is not _keep:
+            raise Misuse(f"{option.opts[0]} does not go with {context.invoked_subcommand}")
 
 
 def pass_admin(command: Callable[Concatenate[Admin, _P], None]) -> Callable[_P, None]:
@@ -100,6 +108,7 @@ def pass_admin(command: Callable[Concatenate[Admin, _P], None]) -> Callable[_P, 
 
         context = click.get_current_context()
         if context.invoked_subcommand is not None:
+            _refuse_lost_options(context)
             return
         with failures():
             admin = Admin(context.meta[f"{__name__}.admin_url"], token_file=context.meta[f"{__name__}.token_file"])

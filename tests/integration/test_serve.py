@@ -119,11 +119,12 @@ def test_workers_can_be_listed_added_drained_and_removed(serve: Serve, make_work
         return {worker["url"]: worker for worker in json.loads(trunkline("workers", *admin, "--json").stdout)}
 
     assert set(listed()) == {first.url}
-    assert trunkline("workers", *admin, "add", second.url).returncode == 0
+    added = json.loads(trunkline("workers", *admin, "--json", "add", second.url).stdout)
+    assert added["url"] == second.url
     assert set(listed()) == {first.url, second.url}
     again = trunkline("workers", *admin, "add", second.url)
     assert (again.returncode, "already in the fleet" in again.stderr) == (1, True)
-    assert trunkline("workers", *admin, "drain", first.url).returncode == 0
+    assert trunkline("workers", *admin, "drain", first.url).stdout == f"draining {first.url}\n"
     assert listed()[first.url]["draining"] is True
     wait_for(lambda: served.call("GET", "/readyz", admin=True).status == 200)
     assert {served.chat(str(number)).headers["x-trunkline-worker"] for number in range(8)} == {second.url}

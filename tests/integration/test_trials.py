@@ -277,8 +277,9 @@ def test_a_ramp_to_a_slow_pool_stops_by_itself(serve: Serve, make_workers: MakeW
     assert trunkline("ab", "--admin", served.admin_url, "reset").returncode == 0
     found = trial(served)
     assert (found["arms"]["b"]["requests"], found["stage"]) == (0, None)
-    assert trunkline("ab", "--admin", served.admin_url, "share", "0.1").returncode == 0
-    assert trial(served)["share"] == 0.1
+    for line in (("--json", "share", "0.1"), ("share", "0.2", "--json")):
+        told = json.loads(trunkline("ab", "--admin", served.admin_url, *line).stdout)
+        assert told["trial"]["share"] == trial(served)["share"] == float(line[line.index("share") + 1])
 
 
 def test_a_ramp_to_a_failing_pool_stops_by_itself(serve: Serve, make_workers: MakeWorkers) -> None:

@@ -95,6 +95,11 @@ def test_the_admin_port_may_stand_before_a_subcommand_and_after_it(path: str, ar
         assert (done.exit_code, f"no answer from {NOBODY}:" in done.output) == (1, True), (line, done.output)
 
 
+def test_what_a_subcommand_would_lose_is_refused() -> None:
+    done = run("ab", "--admin", NOBODY, "--watch", "share", "0.1")
+    assert (done.exit_code, "--watch does not go with share" in done.output) == (2, True), done.output
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -34,7 +34,7 @@ def ab(admin: Admin, *, as_json: bool, watch: bool) -> None:
 
     Each figure has its interval of 95 %; docs/trials.md says how to read them. Exit code 1 if the ramp has stopped by
     itself. `trunkline serve` begins a trial with --trial-policy or --trial-pool, a shadow with --shadow-policy.
-    --admin and --admin-token-file may stand before a subcommand or after it.
+    --admin, --admin-token-file and --json may stand before a subcommand or after it.
 
     \b
     trunkline ab
@@ -82,10 +82,11 @@ def _echo_trials(found: dict[str, Any], *, as_json: bool) -> None:
 @ab.command("share")
 @click.argument("share", type=Number(0, 1))
 @pass_admin
-def ab_share(admin: Admin, share: float) -> None:
+@json_option
+def ab_share(admin: Admin, share: float, *, as_json: bool) -> None:
     """Give arm b this share, 0 to 1, until it is changed."""
     with failures():
-        _echo_trials(admin.change_trial("share", {"share": share}), as_json=False)
+        _echo_trials(admin.change_trial("share", {"share": share}), as_json=as_json)
 
 
 @ab.command("ramp")
@@ -110,7 +111,8 @@ def ab_share(admin: Admin, share: float) -> None:
     help="By how much arm b's error rate may be above arm a's [default: 0.01].",
 )
 @pass_admin
-def ab_ramp(admin: Admin, /, *, stages: str | None, **numbers: float | None) -> None:
+@json_option
+def ab_ramp(admin: Admin, /, *, stages: str | None, as_json: bool, **numbers: float | None) -> None:
     """Move traffic to arm b in stages; all goes back to arm a if b turns out worse by a margin.
 
     \b
@@ -124,20 +126,22 @@ def ab_ramp(admin: Admin, /, *, stages: str | None, **numbers: float | None) -> 
         except ValueError as odd:
             raise Misuse(f"--stages {stages}: allowed are shares joined by commas, such as 0.01,0.1,1") from odd
     with failures():
-        _echo_trials(admin.change_trial("ramp", wanted), as_json=False)
+        _echo_trials(admin.change_trial("ramp", wanted), as_json=as_json)
 
 
 @ab.command("stop")
 @pass_admin
-def ab_stop(admin: Admin) -> None:
+@json_option
+def ab_stop(admin: Admin, *, as_json: bool) -> None:
     """Take everything from arm b."""
     with failures():
-        _echo_trials(admin.change_trial("stop"), as_json=False)
+        _echo_trials(admin.change_trial("stop"), as_json=as_json)
 
 
 @ab.command("reset")
 @pass_admin
-def ab_reset(admin: Admin) -> None:
+@json_option
+def ab_reset(admin: Admin, *, as_json: bool) -> None:
     """Begin the figures anew, and allow another ramp after one that stopped by itself."""
     with failures():
-        _echo_trials(admin.change_trial("reset"), as_json=False)
+        _echo_trials(admin.change_trial("reset"), as_json=as_json)
