@@ -145,7 +145,7 @@ def rust(found: dict[str, Any]) -> list[str]:
         _table(("figure", "target", "measured", ""), rust_targets(found["rows"])),
         _sentence(
             "Not measured by this run: CPU time inside writer locks under one hot prompt (by hand 35 %, 15 % wanted;",
-            "the end of [architecture.md](architecture.md) says why). Not built: exact views fed by events.",
+            "the end of [architecture.md](architecture.md) says why).",
         ),
         "### Calls",
         _sentence(
