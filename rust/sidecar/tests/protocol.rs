@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -269,11 +269,27 @@ fn only_this_user_may_connect_and_only_to_one_service() {
     std::fs::write(&file, "mine").expect("a file");
     assert!(matches!(again(&file), Err(Error::Listen { .. })));
     assert_eq!(std::fs::read(&file).expect("it is still there"), b"mine");
+    let others = path.with_extension("datagram");
+    let _bound = UnixDatagram::bind(&others).expect("a socket");
+    assert!(matches!(again(&others), Err(Error::Listen { .. })), "somebody listens, if not to streams");
     let stale = path.with_extension("stale");
     drop(UnixListener::bind(&stale).expect("a socket"));
     assert!(again(&stale).is_ok(), "nobody listens there");
     service.sidecar.close();
     assert!(!path.exists() && UnixStream::connect(&path).is_err());
+}
+
+#[test]
+fn close_is_certain_and_removes_no_file_but_its_own() {
+    let mut removed = start(patient());
+    std::fs::remove_file(removed.sidecar.path()).expect("it is there");
+    removed.sidecar.close();
+    let mut replaced = start(patient());
+    let path = replaced.sidecar.path().to_owned();
+    std::fs::remove_file(&path).expect("it is there");
+    let _other = UnixListener::bind(&path).expect("a socket");
+    replaced.sidecar.close();
+    assert!(UnixStream::connect(&path).is_ok());
 }
 
 #[test]
