@@ -254,10 +254,12 @@ fn accept(service: &Arc<Service>, listener: &UnixListener) {
 
 impl Service {
     fn left(&self, number: u64) {
-        if let Some(connections) = &mut self.open.lock().connections {
-            // The other end sees the end when the last of our two descriptors is closed.
-            connections.remove(&number);
+        let mut open = self.open.lock();
+        if let Some(stream) = open.connections.as_mut().and_then(|connections| connections.remove(&number)) {
+            // To close it would not end it where a forked child has it, too.
+            let _ = stream.shutdown(Shutdown::Both);
         }
+        drop(open);
         self.changed.notify_all();
     }
 }
