@@ -223,6 +223,18 @@ fn what_a_dead_client_had_booked_is_released_once_it_is_gone_for_good() {
 }
 
 #[test]
+fn what_an_answer_that_nobody_read_had_booked_is_released() {
+    let service = start(patient());
+    let (mut reads, mut leaves) = (service.client(1), service.client(1));
+    assert_eq!(ask(&mut reads, &prompt(1, 64))[0], 0);
+    drop(reads);
+    leaves.write_all(&framed(&prompt(1, 64))).expect("it is taken");
+    service.wait_for_in_flight(2);
+    drop(leaves);
+    service.wait_for_in_flight(1);
+}
+
+#[test]
 fn a_batch_is_booked_whole_or_not_at_all() {
     let service = start(patient());
     let mut stream = service.client(1);
