@@ -165,7 +165,7 @@ impl Gateway {
             .iter()
             .map(|(model, directory)| arguments.config(py, model.as_deref(), directory))
             .collect::<PyResult<_>>()?;
-        let (trial, shadow) = trial.map(|trial| trial.config(py)).transpose()?.unwrap_or_default();
+        let tried = trial.map(|trial| trial.tried(py)).transpose()?.unwrap_or_default();
         let defaults = GatewayConfig::default();
         let config = GatewayConfig {
             listen: match listen {
@@ -208,8 +208,7 @@ impl Gateway {
             tokenizers,
             check_every,
             load_signals: net::load_signals(py, load_signals)?,
-            trial,
-            shadow,
+            tried,
             files: net::files(py, files)?,
         };
         let has_tls = config.files.tls_cert.is_some();
@@ -275,19 +274,24 @@ impl Gateway {
     }
 
     /// Read `files` again and make `workers` the workers of the configuration; those added by `add_worker` stay. No request
-    /// is dropped. Returns the URLs that were added and those that were removed. If anything cannot be used, nothing changes.
+    /// is dropped. trial: as for `set_trial`; None leaves it as it is. Returns the URLs that were added and those that were
+    /// removed. If anything cannot be used, nothing changes.
     ///
     /// Raises ConfigError, DuplicateWorkerError.
-    #[pyo3(signature = (*, workers, files = HashMap::new()))]
+    #[pyo3(signature = (*, workers, files = HashMap::new(), trial = None))]
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a list of str by value")]
     fn reload(
         &self,
         py: Python<'_>,
         workers: Vec<String>,
         files: HashMap<String, PathBuf>,
+        trial: Option<Trial>,
     ) -> PyResult<(Vec<String>, Vec<String>)> {
         let files = net::files(py, files)?;
-        self.with(py, |running| running.reload(&files, &workers).map(|done| (done.added, done.removed)))
+        let tried = trial.map(|trial| trial.tried(py)).transpose()?;
+        self.with(py, |running| {
+            running.reload(&files, &workers, tried).map(|done| (done.added, done.removed))
+        })
     }
 
     /// Put another trial and another shadow in force, as for the constructor; None for none. Figures begin anew, and a ramp ends.
@@ -295,8 +299,8 @@ impl Gateway {
     /// Raises ConfigError; then nothing has changed.
     #[pyo3(signature = (trial, /))]
     fn set_trial(&self, py: Python<'_>, trial: Option<Trial>) -> PyResult<()> {
-        let (trial, shadow) = trial.map(|trial| trial.config(py)).transpose()?.unwrap_or_default();
-        self.with(py, |running| running.set_trial(trial, shadow))
+        let tried = trial.map(|trial| trial.tried(py)).transpose()?.unwrap_or_default();
+        self.with(py, |running| running.set_trial(tried))
     }
 
     /// Count a reload that was refused before it came here.
