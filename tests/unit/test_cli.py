@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -45,6 +48,38 @@ def test_the_version_is_the_package_version() -> None:
 def test_python_m_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "trunkline", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == run("--version").output
+
+
+def test_a_closed_standard_stream_is_opened_to_nowhere() -> None:
+    script = """
+import os, sys
+from trunkline.__main__ import _open_standard_streams
+_open_standard_streams()
+print("lost", file=sys.stderr)
+print(*(os.readlink(f"/proc/self/fd/{number}") for number in (0, 2)))
+"""
+    shell = ["sh", "-c", 'exec "$0" -c "$1" 0<&- 2>&-', sys.executable, script]
+    assert subprocess.run(shell, stdout=subprocess.PIPE, text=True, check=True).stdout == "/dev/null /dev/null\n"
+
+
+def test_what_cannot_be_printed_is_an_error_in_words() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "trunkline", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "Error: [Errno 28] No space left on device\n")
+
+
+def test_ctrl_c_while_the_command_is_loaded_needs_no_words(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored here, a child would ignore
+    try:
+        path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+        command = [sys.executable, "-m", "trunkline", "--version"]
+        environment = os.environ | {"PYTHONPATH": path}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 @pytest.mark.parametrize(
