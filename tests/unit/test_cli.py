@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -148,3 +152,49 @@ def test_a_token_file_that_was_typed_wins_over_the_environment(line: tuple[str, 
     assert (done.exit_code, "'/no/such/file'" in done.output) == (1, True), done.output
     done = run("workers", "add", "1", env={"TRUNKLINE_ADMIN_TOKEN_FILE": "/nor/that"})
     assert "'/nor/that'" in done.output
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """Answer the first connection with these bytes, and close it; yield the URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", "no answer from"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{}", "no answer from"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n" + b"[" * 100_000, "gave no JSON"),
+        (b"HTTP/1.1 500 Odd\r\ncontent-length: 100\r\n\r\nx", "no answer from"),
+        (b"HTTP/1.1 500 Odd\r\ncontent-length: 1\r\n\r\nx", "refused: x"),
+    ],
+)
+def test_what_is_no_admin_port_is_told_so(answer: bytes, words: str) -> None:
+    with answering(answer) as url:
+        done = run("workers", "--admin", url)
+    assert (done.exit_code, words in done.output) == (1, True), done.output
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://a b", "http://127.0.0.1:x"])
+def test_what_is_no_url_is_told_so(url: str) -> None:
+    done = run("ab", "--admin", url)
+    assert (done.exit_code, f"no answer from {url}" in done.output) == (1, True), done.output
+
+
+def test_what_is_no_token_is_told_so(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(b"\xff\xfe")
+    done = run("workers", "--admin", NOBODY, "--admin-token-file", str(file))
+    assert (done.exit_code, "holds no token" in done.output) == (1, True), done.output
