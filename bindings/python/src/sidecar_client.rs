@@ -16,7 +16,7 @@ use trunkline_sidecar::{Call, Client, Field, NONE};
 
 use crate::decision::Decision;
 use crate::error;
-use crate::prompt::with_prompt;
+use crate::prompt::{Extras, with_prompt};
 use crate::router::{salt_bytes, usage};
 use crate::sidecar::seconds;
 
@@ -220,7 +220,7 @@ impl SidecarConnection {
         eligible: Option<&Bound<'py, PyAny>>,
         exclude: Option<&Bound<'py, PyAny>>,
         lora: Option<&str>,
-        extras: Option<Vec<u64>>,
+        extras: Option<Extras>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let fields = fields(model, salt, eligible, exclude, lora, extras)?;
         with_prompt(prompt, |prompt| {
@@ -349,7 +349,7 @@ fn fields(
     eligible: Option<&Bound<'_, PyAny>>,
     exclude: Option<&Bound<'_, PyAny>>,
     lora: Option<&str>,
-    extras: Option<Vec<u64>>,
+    extras: Option<Extras>,
 ) -> PyResult<Vec<u8>> {
     let mut out = Vec::new();
     if let Some(model) = model {
@@ -375,7 +375,7 @@ fn fields(
     if let Some(lora) = lora {
         Field::Lora.put(lora.as_bytes(), &mut out);
     }
-    if let Some(extras) = extras {
+    if let Some(Extras(extras)) = extras {
         Field::Extras.put(&extras.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>(), &mut out);
     }
     Ok(out)
