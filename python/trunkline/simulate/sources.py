@@ -37,7 +37,7 @@ class Generator:
             turns = parameters.get("turns", 3.0)
             if not isinstance(turns, int | float) or not turns >= 1:
                 raise SourceError(f"turns = {turns}: must be a number from 1")
-            amount = {"sessions": max(1, round(count / turns)), "sessions_per_s": rate / turns}
+            amount: dict[str, Any] = {"sessions": max(1, round(count / turns)), "sessions_per_s": rate / turns}
             if self.rush:
                 duration_s = count / rate
                 amount["spike"] = {"from_s": 0.35 * duration_s, "to_s": 0.7 * duration_s, "share": self.rush}
