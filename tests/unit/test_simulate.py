@@ -193,6 +193,7 @@ def test_a_cut_gzip_file_gives_its_whole_lines(tmp_path: Path) -> None:
         (("chat", "--policy", "sticky", "--seeds", "1"), "policy = sticky"),
         (("chat", "--profile", "tpu"), "no profile 'tpu'"),
         (("chat", "--speeds", "fast"), "fast"),
+        (("chat", "--plot", __file__), "not overwritten"),
         (("chat", "--lose", "5"), "not 2"),
         (("chat", "--set", "tenants"), "KEY=VALUE"),
         (("chat", "--set", "tenantz=5", "--seeds", "1"), "tenantz"),

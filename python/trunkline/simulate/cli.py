@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from trunkline.command import Misuse, Number, failures, json_option
+from trunkline.command import Drawing, Misuse, Number, failures, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +18,6 @@ _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
 positive = Number(min=0, min_open=True)
 _count = click.IntRange(min=1)
-_file = click.Path(path_type=Path, dir_okay=False)
 
 
 class _DefaultGroup(click.Group):
@@ -220,7 +219,7 @@ def simulate() -> None:
 @click.option(
     "--plot",
     "plots",
-    type=_file,
+    type=Drawing(),
     multiple=True,
     metavar="FILE",
     help="Draw into this file: an HTML page, or a picture if it ends with .png.",
