@@ -196,10 +196,10 @@ def bench_core(*, peers: bool, output: Path | None, as_json: bool, **numbers: in
         raise Misuse(f"{missing}; this bench needs: pip install 'trunkline[bench]'") from missing
     report = run_core(with_peers=peers, **numbers)
     found = json.dumps(report.as_dict(), indent=2)
+    click.echo(found if as_json else report.as_text())
     if output is not None:
         with _failures():
             output.write_text(found + "\n", encoding="utf-8")
-    click.echo(found if as_json else report.as_text())
     if report.missing:
         raise Failure(f"not installed: {', '.join(report.missing)}; `make bench-peers` installs them")
 
@@ -300,10 +300,10 @@ def bench_exact(*, rounds: int, seed: int, output: Path | None, as_json: bool) -
         found = exact.run(rounds=rounds, seed=seed, progress=lambda line: click.echo(line, err=True))
     except ImportError as missing:
         raise Misuse(f"{missing}; this bench needs: pip install tokenizers tiktoken") from missing
+    click.echo(json.dumps(found, indent=2) if as_json else exact.table(found))
     if output is not None:
         with _failures():
             output.write_text(json.dumps({"kind": "exact", **found}, indent=2) + "\n", encoding="utf-8")
-    click.echo(json.dumps(found, indent=2) if as_json else exact.table(found))
 
 
 @cli.group(invoke_without_command=True)
