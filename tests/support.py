@@ -48,7 +48,11 @@ class Served:
         self.log: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.url, self.admin_port = wait_for(self._ready, deadline_s=30, what=f"the ready line of {command}")
+        try:
+            self.url, self.admin_port = wait_for(self._ready, deadline_s=30, what=f"the ready line of {command}")
+        except BaseException:
+            self.stop()  # nobody else knows of it yet
+            raise
         self.admin_url = f"http://127.0.0.1:{self.admin_port}"
 
     @property

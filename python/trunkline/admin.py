@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -33,7 +34,11 @@ class Admin:
         self.url = url.rstrip("/")
         self._headers = {"content-type": "application/json"}
         if token_file is not None:
-            self._headers["authorization"] = f"Bearer {token_file.read_text(encoding='utf-8').strip()}"
+            try:
+                token = token_file.read_text(encoding="ascii").strip()
+            except UnicodeDecodeError as odd:
+                raise AdminError(f"{token_file} holds no token: {odd}") from odd
+            self._headers["authorization"] = f"Bearer {token}"
 
     def workers(self) -> list[dict[str, Any]]:
         """Return what the gateway knows of each worker. Raises AdminError."""
@@ -74,26 +79,33 @@ class Admin:
         return answer
 
     def _call(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 (JSON)
-        request = urllib.request.Request(  # noqa: S310 (the scheme is checked above)
-            self.url + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers=self._headers,
-        )
+        data = None if body is None else json.dumps(body).encode()
         try:
-            with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
-                return json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as refusal:
-            raise AdminError(f"{self.url} refused: {_message(refusal.read())}") from refusal
-        except OSError as fault:
+            status, said = self._ask(method, path, data)
+        # ValueError: the URL or the token cannot be sent.
+        except (OSError, http.client.HTTPException, ValueError) as fault:
             raise AdminError(f"no answer from {self.url}: {getattr(fault, 'reason', fault)}") from fault
-        except ValueError as fault:
+        if status >= http.client.BAD_REQUEST:
+            raise AdminError(f"{self.url} refused: {_message(said)}")
+        try:
+            return json.loads(said or b"null")
+        except (ValueError, RecursionError) as fault:
             raise AdminError(f"{self.url} gave no JSON; is it the admin port of a gateway?") from fault
+
+    def _ask(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
+        url = self.url + path
+        request = urllib.request.Request(url, data, self._headers, method=method)  # noqa: S310 (the scheme is checked)
+        try:
+            answer = _OPENER.open(request, timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as refusal:
+            answer = refusal
+        with answer:
+            return answer.status, answer.read()
 
 
 def _message(body: bytes) -> str:
     """Take the message out of an OpenAI-shaped error."""
     try:
         return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError):
         return body.decode(errors="replace").strip() or "without a reason"

@@ -196,10 +196,10 @@ def bench_core(*, peers: bool, output: Path | None, as_json: bool, **numbers: in
         raise Misuse(f"{missing}; this bench needs: pip install 'trunkline[bench]'") from missing
     report = run_core(with_peers=peers, **numbers)
     found = json.dumps(report.as_dict(), indent=2)
+    click.echo(found if as_json else report.as_text())
     if output is not None:
         with _failures():
             output.write_text(found + "\n", encoding="utf-8")
-    click.echo(found if as_json else report.as_text())
     if report.missing:
         raise Failure(f"not installed: {', '.join(report.missing)}; `make bench-peers` installs them")
 
@@ -228,6 +228,8 @@ def bench_policy(*, quick: bool, traces_in: Path | None, as_json: bool) -> None:
     with _failures(), stop_on_interrupt() as stopped:
         result = run(traces_in=traces_in, quick=quick, stopped=stopped)
     click.echo(json.dumps(result.as_dict(), indent=2) if as_json else result.as_text())
+    if stopped.is_set():
+        raise SystemExit(130)
     if result.missed:
         raise Failure(f"{result.missed} of {len(result.verdicts)} lines missed")
 
@@ -255,20 +257,25 @@ def bench_aws16(*, quick: bool, live: bool, as_json: bool) -> None:
     with _failures(), stop_on_interrupt() as stopped:
         result = run(quick=quick, stopped=stopped)
     if live and not stopped.is_set():
-        result.live = _aws16_live(quick=quick)
+        try:
+            _aws16_live(result.live, quick=quick)
+        except KeyboardInterrupt:
+            stopped.set()
     click.echo(json.dumps(result.as_dict(), indent=2) if as_json else result.as_text())
+    if stopped.is_set():
+        raise SystemExit(130)
     if result.missed:
         raise Failure(f"{result.missed} of {result.judged} bars missed")
 
 
-def _aws16_live(*, quick: bool) -> dict[Cell, Figures]:
+def _aws16_live(found: dict[Cell, Figures], *, quick: bool) -> None:
     try:
         from .bench import aws16_live  # noqa: PLC0415 (loads what the other commands do not need)
         from .demo.fleet import FleetError  # noqa: PLC0415 (likewise)
     except ImportError as missing:
         raise Misuse(f"{missing}; --live needs: pip install 'trunkline[demo]'") from missing
     try:
-        return aws16_live.run_live(quick=quick)
+        found.update(aws16_live.run_live(quick=quick))
     except (aws16_live.LiveError, FleetError) as fault:
         raise Failure(str(fault)) from fault
 
@@ -293,10 +300,10 @@ def bench_exact(*, rounds: int, seed: int, output: Path | None, as_json: bool) -
         found = exact.run(rounds=rounds, seed=seed, progress=lambda line: click.echo(line, err=True))
     except ImportError as missing:
         raise Misuse(f"{missing}; this bench needs: pip install tokenizers tiktoken") from missing
+    click.echo(json.dumps(found, indent=2) if as_json else exact.table(found))
     if output is not None:
         with _failures():
             output.write_text(json.dumps({"kind": "exact", **found}, indent=2) + "\n", encoding="utf-8")
-    click.echo(json.dumps(found, indent=2) if as_json else exact.table(found))
 
 
 @cli.group(invoke_without_command=True)

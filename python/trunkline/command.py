@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
@@ -31,6 +32,29 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not finite", param, ctx)
         return number
+
+
+class Drawing(click.Path):
+    """A file for a page or a picture: a new one, or one that holds such. Anything else is not overwritten.
+
+    `--html *.jsonl` means the first of the logs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 (click)
+        """Look at what is there, before anything takes long."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if path.is_file():
+            try:
+                with path.open("rb") as file:
+                    begins = file.read(14).lower()
+            except OSError as error:
+                self.fail(str(error), param, ctx)
+            if begins and not begins.startswith((b"<!doctype html", b"\x89png")):
+                self.fail(f"{path} holds something else, and is not overwritten", param, ctx)
+        return path
 
 
 class Failure(click.ClickException):

@@ -57,27 +57,29 @@ class Reloader:
             settings = self._again()
             self._watch(settings)
             self._refuse_what_needs_a_restart(settings)
-        except SettingsError as refused:
+        except Exception as refused:  # nothing that a file says may end a gateway that serves
             self._gateway.reload_refused()
             return f"reload refused, nothing has changed: {refused}"
+        # Figures of arms under different policies do not mix.
+        trial = settings.trial if self._differs(settings, *TRIAL, *POLICY) else None
         try:
-            added, removed = self._gateway.reload(workers=settings.workers, files=settings.files)
+            added, removed = self._gateway.reload(workers=settings.workers, files=settings.files, trial=trial)
         except TrunklineError as refused:
             return f"reload refused, nothing has changed: {refused}"
-        if any(getattr(settings, name) != getattr(self._settings, name) for name in POLICY):
+        if self._differs(settings, *POLICY):
             self._router.set_policy(
                 settings.policy,
                 prefix_length=settings.prefix_length,
                 concurrency_threshold=settings.concurrency_threshold,
             )
-        # Figures of arms under different policies do not mix.
-        if any(getattr(settings, name) != getattr(self._settings, name) for name in (*TRIAL, *POLICY)):
-            self._gateway.set_trial(settings.trial)
         self._settings = settings
         self._files = set(settings.files.values())
         self._seen = self._states()
         done = f"reloaded: {_list('added', added)}, {_list('removed', removed)}"
         return f"{done}; {settings.pool_warning}" if settings.pool_warning else done
+
+    def _differs(self, settings: ServeSettings, *names: str) -> bool:
+        return any(getattr(settings, name) != getattr(self._settings, name) for name in names)
 
     def _refuse_what_needs_a_restart(self, settings: ServeSettings) -> None:
         for field in type(settings).fields():
@@ -102,7 +104,7 @@ class Reloader:
 def _state(path: Path) -> _State:
     try:
         found = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: it can be no file's name
         return None
     return (found.st_mtime_ns, found.st_size, found.st_ino)
 

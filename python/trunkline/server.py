@@ -8,7 +8,9 @@ After the first of the others both have their default effect again: a second Ctr
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
+import select
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -201,5 +203,10 @@ def _url(host: str, port: int | None) -> str:
 
 
 def _say(line: str) -> None:
-    """Print a line to the log, now."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line to the log, now; what nobody takes is lost. Whoever serves neither waits for it nor ends with it."""
+    text = line.encode(errors="backslashreplace")[: select.PIPE_BUF - 1] + b"\n"
+    ready = select.poll()
+    with contextlib.suppress(OSError):
+        ready.register(sys.stderr, select.POLLOUT)
+        if ready.poll(0):
+            os.write(sys.stderr.fileno(), text)

@@ -11,6 +11,7 @@ import os
 import struct
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from weakref import ref
 
 from ._core import (
     ConfigError,
@@ -62,8 +63,23 @@ def _name_process() -> None:
     _client = int.from_bytes(os.urandom(8), "little")
 
 
+# Those of all threads, by descriptor, which the next one takes over from one that is gone.
+_connections: dict[int, ref[_SidecarConnection]] = {}
+
+
+def _begin_as_child() -> None:
+    _name_process()
+    # The sidecar would not see that one of the parent's ends, as long as this process has it open, too.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, connection in _connections.items():
+        if connection() is not None:
+            os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+    _connections.clear()
+
+
 _name_process()
-os.register_at_fork(after_in_child=_name_process)
+os.register_at_fork(after_in_child=_begin_as_child)
 
 
 class _Local(threading.local):
@@ -143,13 +159,13 @@ class SidecarRouter:
         # One that waits is that of the call which a signal's handler has interrupted to ask this.
         if local.connection is not None and local.client == _client and not local.connection.waits:
             return local.connection
-        # After a fork, the connection is our copy of the parent's: the sidecar does not see that it is closed.
         local.connection, local.client = None, _client
         made = _SidecarConnection.connect(self.path, self.timeout_s, _client)
         if isinstance(made, str):
             raise SidecarError(f"no sidecar answers at {self.path}: {made}")
         if isinstance(made, bytes):
             raise SidecarError(self._read(_refusal, made)[0])
+        _connections[made.descriptor] = ref(made)
         local.connection = made
         return made
 
@@ -227,7 +243,10 @@ class SidecarRouter:
         """Return a worker's name and URL; a number is never given to another name."""
         known, names = self._names
         if known != tag or number not in names:
-            names = {row["slot"]: (row["id"], row["url"]) for row in self._call(_SidecarConnection.workers)}
+            rows, told_by = self._ask(_SidecarConnection.workers, _json)
+            if told_by != tag:
+                raise SidecarError(f"the sidecar at {self.path} was restarted meanwhile; its bookings are gone")
+            names = {row["slot"]: (row["id"], row["url"]) for row in rows}
             self._names = (tag, names)
         return names.get(number, ("", None))
 

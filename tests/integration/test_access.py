@@ -214,6 +214,8 @@ def test_what_cannot_be_changed_or_read_is_refused(serve: Serve, make_workers: M
     served = serve([], "--config", str(file))
     for text, words in (
         ("workers = [", "valid TOML"),
+        ("workers = " + "[" * 10_000, "valid TOML"),
+        (good + 'tls_cert = "a\\u0000b"\n', "without NUL"),
         ("workers = []\n", "workers"),
         (good + "replicas = 2\n", "replicas = 2"),
         (good + 'policy = "best"\n', "policy = 'best'"),

@@ -15,7 +15,7 @@ LONG = LIVE_CONTEXTS[0]
 @pytest.mark.timeout(180)
 def test_every_model_and_api_is_routed_by_prefix() -> None:
     small = replace(LONG, requests=150, clients=14, prefixes=20, prefix_tokens=2_000, kv_tokens=12_000)
-    found = run_live(quick=False, contexts=[small])
+    found = dict(run_live(quick=False, contexts=[small]))
     assert len(found) == len(MODELS) * len(APIS) * 2
     for (context, model, api, strategy), figures in found.items():
         if strategy == "kv_aware":

@@ -71,7 +71,7 @@ def test_prefix_aware_routing_wins() -> None:
     assert sum(figures["kv_aware"]["requests_per_worker"]) == 100
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_demo_leaves_no_process(number: signal.Signals) -> None:
     process = demo("--requests", "5000")
     try:
@@ -85,6 +85,28 @@ def test_an_interrupted_demo_leaves_no_process(number: signal.Signals) -> None:
             pipe.close()
     assert process.returncode == 128 + number, err
     assert not any(map(is_alive, gateways))
+
+
+def signalled_in_a_fleet(number: signal.Signals, gateways: list[int]) -> None:
+    others = set(children(os.getpid()))
+    with Fleet("random", workers=1, time_scale=1.0):
+        gateways += set(children(os.getpid())) - others
+        signal.raise_signal(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_the_process_ends_a_fleet_first(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_DFL)
+    gateways: list[int] = []
+    try:
+        with pytest.raises(SystemExit) as raised:
+            signalled_in_a_fleet(number, gateways)
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert raised.value.code == 128 + number
+    (gateway,) = gateways
+    assert not is_alive(gateway)
 
 
 def test_a_signal_while_the_gateway_is_started_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -98,29 +99,49 @@ def test_a_killed_worker_costs_no_request(serve: Serve, make_workers: MakeWorker
     served.wait_for_log(victim, "out of rotation", "refuses connections")
 
 
-def test_a_gateway_whose_log_nobody_reads_goes_on(make_workers: MakeWorkers) -> None:
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_gateway_whose_log_nobody_reads_goes_on(make_workers: MakeWorkers, *, is_full: bool) -> None:
     (worker,) = make_workers(1)
     command = [sys.executable, "-m", "trunkline", "serve", "--port", "0", "--admin-port", "0", "--worker", worker.url]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean_environment()) as process:
-        assert process.stderr is not None
-        ready = READY.match(process.stderr.readline())
-        process.stderr.close()
+    read, write = os.pipe()
+    with (
+        os.fdopen(read) as log,
+        os.fdopen(write, "wb", 0) as pipe,
+        subprocess.Popen(command, stderr=pipe, env=clean_environment()) as process,
+    ):
+        ready = READY.match(log.readline())
+        if is_full:
+            os.set_blocking(write, False)
+            for size in (1 << 16, 1 << 8, 1):
+                while pipe.write(b"x" * size):
+                    pass
+            os.set_blocking(write, True)  # for the gateway, whose it is as well
+        else:
+            log.close()
         try:
             assert ready is not None
 
+            def call(method: str, port: int, path: str, body: str | None = None) -> tuple[int, bytes]:
+                with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+                    connection.request(method, path, body, {"content-type": "application/json"})
+                    answer = connection.getresponse()
+                    return answer.status, answer.read()
+
             def status() -> int:
-                connection = http.client.HTTPConnection("127.0.0.1", int(ready[1].rpartition(":")[2]), timeout=10)
-                with contextlib.closing(connection):
-                    body = {"model": "mock", "prompt": "hello", "max_tokens": 1}
-                    kind = {"content-type": "application/json"}
-                    connection.request("POST", "/v1/completions", json.dumps(body), kind)
-                    return connection.getresponse().status
+                body = json.dumps({"model": "mock", "prompt": "hello", "max_tokens": 1})
+                return call("POST", int(ready[1].rpartition(":")[2]), "/v1/completions", body)[0]
 
             wait_for(lambda: status() == 200, what="an answer")
             worker.close()
             wait_for(lambda: status() == 503, what="the worker is out of rotation")
             make_workers(1, port=worker.port)
             wait_for(lambda: status() == 200, what="the worker is back in rotation")
+            process.send_signal(signal.SIGHUP)
+            reloaded = b'trunkline_config_reloads_total{result="ok"} 1'
+            wait_for(lambda: reloaded in call("GET", int(ready[2]), "/metrics")[1], what="a reload")
+            assert status() == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 0
         finally:
             process.kill()
 

@@ -323,6 +323,34 @@ def test_a_forked_child_is_a_client_of_its_own_and_leaves_nothing(start: Start, 
     assert router.complete(held)
 
 
+def test_a_forked_child_does_not_hold_its_parents_connections(start: Start, path: Path) -> None:
+    start("--grace-s", "0.1")
+    script = """
+import os, sys, threading, time
+from trunkline import SidecarRouter
+router = SidecarRouter(sys.argv[1])
+router.route("x")
+thread = threading.Thread(target=lambda: (router.route("y"), time.sleep(60)), daemon=True)
+thread.start()
+while router.stats().in_flight < 2:
+    pass
+if child := os.fork():
+    print(child, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            router = SidecarRouter(path, timeout_s=20)
+            assert in_flight(router) == 2
+            parent.kill()
+            wait_for(lambda: in_flight(router) == 0, what="its bookings are released")
+        finally:
+            parent.kill()
+            os.kill(child, signal.SIGKILL)
+
+
 def test_a_killed_sidecar_is_an_error_and_a_new_one_is_found(start: Start, path: Path) -> None:
     first = start()
     router = SidecarRouter(path, timeout_s=20)
@@ -350,6 +378,26 @@ def test_a_restart_between_two_calls_is_not_seen(start: Start, path: Path) -> No
     assert router.route(PROMPT).matched_tokens == 0
 
 
+def test_a_restart_between_a_decision_and_its_name_gives_no_other_workers_name(
+    impostor: Callable[[Behaviour], None], path: Path
+) -> None:
+    tags = iter(range(77, 100))
+
+    def behave(connection: socket.socket) -> None:
+        """Decide for worker 0 and be gone; the successor calls another one so."""
+        question(connection)
+        connection.sendall(frame(struct.pack("<BIQ", 0, 1, next(tags))))
+        while asked := question(connection):
+            if asked[0] == 1:
+                connection.sendall(frame(struct.pack("<xQ8I", *[0] * 9)))
+                return
+            connection.sendall(frame(b'\0[{"slot": 0, "id": "other", "url": null}]'))
+
+    impostor(behave)
+    with pytest.raises(SidecarError, match="restarted"):
+        SidecarRouter(path, timeout_s=20).route(PROMPT)
+
+
 def test_a_sidecar_that_hangs_is_an_error_in_time(start: Start, path: Path) -> None:
     process = start()
     router = SidecarRouter(path, timeout_s=0.2)
@@ -361,7 +409,8 @@ def test_a_sidecar_that_hangs_is_an_error_in_time(start: Start, path: Path) -> N
         router.route(PROMPT)
     process.send_signal(signal.SIGCONT)
     patient = SidecarRouter(path, timeout_s=20)
-    wait_for(lambda: patient.route(PROMPT).worker in WORKERS)
+    assert patient.route(PROMPT).worker in WORKERS
+    wait_for(lambda: in_flight(patient) == 1, what="the answer that nobody waited for holds nothing")
 
 
 def in_drops(connection: socket.socket) -> None:
@@ -442,6 +491,25 @@ def test_what_a_signals_handler_raises_is_raised(
         with pytest.raises(error, match="by the handler"):
             router.stats()
         assert router.policy == "x"
+
+
+def test_a_signals_handler_may_end_the_wait_for_a_connection(path: Path) -> None:
+    def leave() -> None:
+        raise TimeoutError("by the handler")
+
+    with contextlib.ExitStack() as stack:
+        listener, first = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
+        listener.bind(str(path))
+        listener.listen(0)
+        first.connect(str(path))  # and now nobody else is let in
+        with pytest.raises(SidecarError, match="timed out"):
+            SidecarRouter(path, timeout_s=0.1).stats()
+        stack.enter_context(handled(signal.SIGALRM, leave))
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        began = time.monotonic()
+        with pytest.raises(TimeoutError, match="by the handler"):
+            SidecarRouter(path, timeout_s=20).stats()
+        assert time.monotonic() - began < 10
 
 
 def test_a_signals_handler_may_ask_while_an_answer_is_waited_for(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -348,6 +349,20 @@ def test_a_shadow_like_the_live_policy_agrees(serve: Serve, make_workers: MakeWo
     assert found["agreement"]["value"] == 1
     assert found["live"]["expected_hit"] == found["shadow"]["expected_hit"]
     assert found["live"]["load_spread"] == found["shadow"]["load_spread"]
+
+
+def test_a_shadow_without_memory_for_it_is_refused_and_the_gateway_goes_on(
+    serve: Serve, make_workers: MakeWorkers, tmp_path: Path
+) -> None:
+    file = tmp_path / "trunkline.toml"
+    file.write_text("")
+    served = serve(make_workers(2), "--config", str(file), "--memory-budget", "256MiB")
+    size = int(Path(f"/proc/{served.process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(served.process.pid, resource.RLIMIT_AS, (size + (512 << 20), size + (512 << 20)))
+    file.write_text('shadow_policy = "random"\n')
+    served.signal(signal.SIGHUP)
+    served.wait_for_log("reload refused", "memory_budget")
+    assert ask(served, "x").status == 200
 
 
 def test_a_reload_begins_a_changed_trial_anew_and_leaves_another_alone(

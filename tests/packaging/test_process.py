@@ -5,13 +5,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
+import socket
 import statistics
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trunkline import Decision, Router, UnknownWorkerError
+from trunkline import Decision, Gateway, MockWorker, Router, Sidecar, UnknownWorkerError
+from trunkline.testing import FakeWorker
 
 pytestmark = pytest.mark.thread_unsafe(reason="it forks, and starts processes that are measured")
 
@@ -73,6 +80,37 @@ def test_a_router_works_on_both_sides_of_a_fork(used_before: bool) -> None:  # n
     assert router.stats().in_flight == int(used_before)
     assert open_decision is None or router.complete(open_decision)
     assert router.complete(router.route(PROMPT))
+
+
+@pytest.mark.parametrize(
+    ("start", "address"),
+    [
+        (lambda _: MockWorker(), lambda mock: ("127.0.0.1", mock.port)),
+        (lambda _: FakeWorker(), lambda fake: ("127.0.0.1", fake.port)),
+        (lambda path: Gateway(Router(), listen=f"unix:{path}", admin_port=None), lambda gateway: gateway.url[5:]),
+        (lambda path: Sidecar(Router(), path), lambda sidecar: str(sidecar.path)),
+    ],
+    ids=["mock worker", "fake worker", "gateway", "sidecar"],
+)
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+def test_a_forked_child_cannot_end_what_its_parent_runs(
+    start: Callable[[Path], Any], address: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    with start(tmp_path / "socket") as running:
+        if (child := os.fork()) == 0:
+            try:
+                running.close()
+                del running
+                os._exit(0)
+            finally:
+                os._exit(1)
+        watch = threading.Timer(20, os.kill, (child, signal.SIGKILL))
+        watch.start()
+        assert os.waitpid(child, 0)[1] == 0
+        watch.cancel()
+        where = address(running)
+        with socket.socket(socket.AF_UNIX if isinstance(where, str) else socket.AF_INET) as client:
+            client.connect(where)
 
 
 def route_in_child(decision: Decision) -> tuple[Decision, str]:

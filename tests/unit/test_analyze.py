@@ -138,6 +138,16 @@ def test_prompts_can_be_kept_out(tmp_path: Path) -> None:
             assert WORDS[0] not in text
 
 
+def test_a_log_is_not_overwritten_by_the_page(tmp_path: Path) -> None:
+    first, second = (log(tmp_path / name, early=True) for name in ("a.jsonl", "b.jsonl"))
+    before = first.read_bytes()
+    done = analyze("--no-forecast", "--html", str(first), str(second))  # --html *.jsonl
+    assert (done.exit_code, "not overwritten" in done.output, first.read_bytes()) == (2, True, before), done.output
+    page = tmp_path / "report.html"
+    for _ in range(2):
+        assert analyze("--no-forecast", "--html", str(page), str(second)).exit_code == 0
+
+
 def test_a_page_that_cannot_be_written_costs_no_report(tmp_path: Path) -> None:
     path = log(tmp_path / "early.jsonl", early=True)
     done = analyze(str(path), "--no-forecast", "--html", str(tmp_path / "missing" / "report.html"))

@@ -125,6 +125,12 @@ def test_a_router_that_lost_prompts_is_not_timed() -> None:
         core.check(empty, load.classes[0])
 
 
+def test_a_file_that_cannot_be_written_costs_no_figures(tmp_path: Path) -> None:
+    done = run(*SMALL, "--json", "--output", str(tmp_path / "missing" / "result.json"))
+    assert (done.exit_code, "No such file" in done.stderr) == (1, True), done.output
+    assert json.loads(done.stdout)["kind"]
+
+
 def test_bench_core_prints_every_class_and_every_target(tmp_path: Path) -> None:
     path = tmp_path / "core.json"
     done = run(*SMALL, "--json", "--output", str(path))

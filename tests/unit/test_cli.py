@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -45,6 +52,38 @@ def test_the_version_is_the_package_version() -> None:
 def test_python_m_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "trunkline", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == run("--version").output
+
+
+def test_a_closed_standard_stream_is_opened_to_nowhere() -> None:
+    script = """
+import os, sys
+from trunkline.__main__ import _open_standard_streams
+_open_standard_streams()
+print("lost", file=sys.stderr)
+print(*(os.readlink(f"/proc/self/fd/{number}") for number in (0, 2)))
+"""
+    shell = ["sh", "-c", 'exec "$0" -c "$1" 0<&- 2>&-', sys.executable, script]
+    assert subprocess.run(shell, stdout=subprocess.PIPE, text=True, check=True).stdout == "/dev/null /dev/null\n"
+
+
+def test_what_cannot_be_printed_is_an_error_in_words() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "trunkline", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "Error: [Errno 28] No space left on device\n")
+
+
+def test_ctrl_c_while_the_command_is_loaded_needs_no_words(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored here, a child would ignore
+    try:
+        path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+        command = [sys.executable, "-m", "trunkline", "--version"]
+        environment = os.environ | {"PYTHONPATH": path}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 @pytest.mark.parametrize(
@@ -113,3 +152,49 @@ def test_a_token_file_that_was_typed_wins_over_the_environment(line: tuple[str, 
     assert (done.exit_code, "'/no/such/file'" in done.output) == (1, True), done.output
     done = run("workers", "add", "1", env={"TRUNKLINE_ADMIN_TOKEN_FILE": "/nor/that"})
     assert "'/nor/that'" in done.output
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """Answer the first connection with these bytes, and close it; yield the URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", "no answer from"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{}", "no answer from"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n" + b"[" * 100_000, "gave no JSON"),
+        (b"HTTP/1.1 500 Odd\r\ncontent-length: 100\r\n\r\nx", "no answer from"),
+        (b"HTTP/1.1 500 Odd\r\ncontent-length: 1\r\n\r\nx", "refused: x"),
+    ],
+)
+def test_what_is_no_admin_port_is_told_so(answer: bytes, words: str) -> None:
+    with answering(answer) as url:
+        done = run("workers", "--admin", url)
+    assert (done.exit_code, words in done.output) == (1, True), done.output
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://a b", "http://127.0.0.1:x"])
+def test_what_is_no_url_is_told_so(url: str) -> None:
+    done = run("ab", "--admin", url)
+    assert (done.exit_code, f"no answer from {url}" in done.output) == (1, True), done.output
+
+
+def test_what_is_no_token_is_told_so(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(b"\xff\xfe")
+    done = run("workers", "--admin", NOBODY, "--admin-token-file", str(file))
+    assert (done.exit_code, "holds no token" in done.output) == (1, True), done.output

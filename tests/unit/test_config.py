@@ -57,6 +57,10 @@ def test_an_empty_yaml_file_says_nothing(tmp_path: Path) -> None:
     [
         ("a.toml", "port = ", "valid TOML"),
         ("a.yaml", "port: [", "valid YAML"),
+        ("a.toml", "port = " + "[" * 10_000, "valid TOML"),
+        ("a.yaml", "[" * 10_000, "valid YAML"),
+        ("a.yaml", "port: 2001-99-99", "valid YAML"),
+        ("a.yaml", "port: " + "9" * 5_000, "valid YAML"),
         ("a.yaml", "- port", "a table of keys and values"),
         ("a.json", "{}", "ends in .toml, .yaml or .yml"),
         ("a.toml", None, "a readable file"),
@@ -68,6 +72,24 @@ def test_unfit_files_are_refused(tmp_path: Path, name: str, text: str | None, wo
     with pytest.raises(SettingsError, match=words) as refused:
         ServeSettings.load(flags=WORKERS, environment={}, file=tmp_path / name)
     assert (refused.value.key, refused.value.value) == ("config", str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (r'host: "a\0b"', r"host = 'a\\x00b'.*UTF-8 without NUL"),
+        (r'tls_cert: "\ud800"', r"tls_cert = '\\ud800'.*UTF-8 without NUL"),
+        (r'workers: ["http://a:1", "http://b:1/\ud800"]', r"workers = .*UTF-8 without NUL"),
+        ("port: 0x" + "f" * 5_000, "port = <20000 bits>"),
+        ("host:\n  - &a0 [x]\n" + "".join(f"  - &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40)), "host = "),
+    ],
+)
+def test_odd_values_are_refused_in_few_words(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=words) as refused:
+        ServeSettings.load(flags={}, environment={}, file=file)
+    assert len(str(refused.value)) < 10_000
 
 
 @pytest.mark.parametrize(

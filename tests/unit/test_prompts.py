@@ -148,3 +148,10 @@ def test_no_reference_is_kept(router: Router) -> None:
 def test_a_salt_is_text_or_bytes(router: Router, salt: Any) -> None:
     with pytest.raises(TypeError, match="salt"):
         router.peek(TOKENS, salt=salt)
+
+
+def test_a_length_that_nobody_has_memory_for_is_no_end_of_the_process(router: Router) -> None:
+    with pytest.raises(MemoryError):
+        router.route(range(10**18))
+    with pytest.raises(MemoryError):
+        router.route([1], extras=range(10**18))

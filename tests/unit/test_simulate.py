@@ -193,17 +193,53 @@ def test_a_cut_gzip_file_gives_its_whole_lines(tmp_path: Path) -> None:
         (("chat", "--policy", "sticky", "--seeds", "1"), "policy = sticky"),
         (("chat", "--profile", "tpu"), "no profile 'tpu'"),
         (("chat", "--speeds", "fast"), "fast"),
+        (("chat", "--plot", __file__), "not overwritten"),
         (("chat", "--lose", "5"), "not 2"),
         (("chat", "--set", "tenants"), "KEY=VALUE"),
         (("chat", "--set", "tenantz=5", "--seeds", "1"), "tenantz"),
         (("scale", "--sizes", "4,7"), "not 3"),
+        (("scale", "--sizes", "0,1,1"), "at least one worker"),
+        (("scale", "--profile", "tpu"), "no profile 'tpu'"),
         (("fit", "/no/such/page"), "No such file"),
+        (("fit", "http://["), "no page from http://["),
+        (("fit", "-", "--profile", "tpu"), "no profile 'tpu'"),
+        (("chat", "--rate", "1e-308", "--seeds", "1"), "sessions_per_s"),
+        (("chat", "--load", "1e-307", "--seeds", "1"), "load = 0.000"),
+        (("chat", "--step-ms", "1e308", "--seeds", "1", "--requests", "5"), "too large to be told"),
+        (("chat", "--kv-tokens", "128", "--seeds", "1", "--requests", "5"), "must fit a worker's cache"),
+        (("chat", "--requests", "99999999999", "--seeds", "1"), "sessions = 33333333333"),
+        (("chat", "--set", "turns=0", "--seeds", "1"), "turns = 0"),
+        (("chat", "--set", "turns=x", "--seeds", "1"), "turns = x"),
+        (("chat", "--set", "tenants=" + "[" * 100_000, "--seeds", "1"), "expected usize"),
+        (("chat", "--set", "system_tokens=4294967295", "--seeds", "1"), "system_tokens = 4294967295"),
+        (("chat", "--set", "think_s=-1", "--seeds", "1"), "think_s = -1"),
+        (("agents", "--set", "rate_rps=-1", "--seeds", "1"), "rate_rps = -1"),
+        (("agents", "--set", "duration_s=1e6", "--seeds", "1"), "rate_rps times duration_s"),
+        (("agents", "--set", "tools=[]", "--seeds", "1"), "tools = 0"),
+        (("bursts", "--set", "siblings=0", "--seeds", "1"), "siblings = 0"),
+        (("aws-long", "--set", "prefixes=0", "--seeds", "1"), "prefixes = 0"),
+        (("aws-long", "--set", "question=[300,0.6,1]", "--seeds", "1"), "question = 1"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], words: str) -> None:
     done = simulate(*arguments)
     assert done.exit_code in (1, 2), done.output
     assert words in done.output
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("[" * 100_000, "neither JSON"),
+        ('{"block_size": 1, "requests": [{"in": 1, "out": 1, "ids": [[0, 18446744073709551615]]}]}', "100 M tokens"),
+        ('{"timestamp": 1, "input_length": 9, "output_length": 1, "hash_ids": []}', "empty prompt"),
+    ],
+)
+def test_a_line_that_asks_for_too_much_is_left_out(tmp_path: Path, line: str, problem: str) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(line)
+    done = simulate(str(file), "--seeds", "1")
+    assert (done.exit_code, problem in done.output) == (2, True), done.output
 
 
 def small(*loads: float) -> Comparison:

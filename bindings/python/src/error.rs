@@ -6,7 +6,8 @@
 use std::ffi::CStr;
 
 use pyo3::exceptions::{
-    PyException, PyLookupError, PyOSError, PyRuntimeError, PyStopIteration, PyTypeError, PyValueError,
+    PyException, PyLookupError, PyMemoryError, PyOSError, PyRuntimeError, PyStopIteration, PyTypeError,
+    PyValueError,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -251,6 +252,11 @@ pub(crate) fn sidecar(py: Python<'_>, error: &trunkline_sidecar::Error) -> PyErr
 /// A lease can be entered once at a time.
 pub(crate) fn lease_entered() -> PyErr {
     PyRuntimeError::new_err("this lease is entered already; make one per request")
+}
+
+/// There is no room for what was given.
+pub(crate) fn no_memory() -> PyErr {
+    PyMemoryError::new_err(())
 }
 
 /// An awaitable is done; this is how it says so.

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::RwLock;
 use pyo3::prelude::*;
 use trunkline_gateway as gateway;
 use trunkline_gateway::{EndpointConfig, GatewayConfig, Listen};
@@ -14,6 +13,7 @@ use crate::endpoints::Endpoint;
 use crate::error;
 use crate::net::{self, seconds};
 use crate::router::Router;
+use crate::running::Running;
 use crate::size;
 use crate::text::{self, TextArguments};
 use crate::trial::Trial;
@@ -55,13 +55,11 @@ use crate::trial::Trial;
 /// Raises ConfigError, TokenizerError, DuplicateWorkerError, OSError if an address cannot be listened on.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct Gateway {
-    /// Empty once closed.
-    running: RwLock<Option<Arc<gateway::Gateway>>>,
+    /// Who waits in `wait_drained` while it is closed has its own hold of it, and is let go by that.
+    running: Running<Arc<gateway::Gateway>>,
     listens_on: Listen,
     has_tls: bool,
     admin_port: Option<u16>,
-    /// The process whose threads it has.
-    process: u32,
 }
 
 #[pymethods]
@@ -167,7 +165,7 @@ impl Gateway {
             .iter()
             .map(|(model, directory)| arguments.config(py, model.as_deref(), directory))
             .collect::<PyResult<_>>()?;
-        let (trial, shadow) = trial.map(|trial| trial.config(py)).transpose()?.unwrap_or_default();
+        let tried = trial.map(|trial| trial.tried(py)).transpose()?.unwrap_or_default();
         let defaults = GatewayConfig::default();
         let config = GatewayConfig {
             listen: match listen {
@@ -210,8 +208,7 @@ impl Gateway {
             tokenizers,
             check_every,
             load_signals: net::load_signals(py, load_signals)?,
-            trial,
-            shadow,
+            tried,
             files: net::files(py, files)?,
         };
         let has_tls = config.files.tls_cert.is_some();
@@ -223,8 +220,7 @@ impl Gateway {
             listens_on: running.listens_on().clone(),
             has_tls,
             admin_port: running.admin_addr().map(|address| address.port()),
-            running: RwLock::new(Some(Arc::new(running))),
-            process: std::process::id(),
+            running: Running::new("gateway", Arc::new(running)),
         })
     }
 
@@ -278,19 +274,24 @@ impl Gateway {
     }
 
     /// Read `files` again and make `workers` the workers of the configuration; those added by `add_worker` stay. No request
-    /// is dropped. Returns the URLs that were added and those that were removed. If anything cannot be used, nothing changes.
+    /// is dropped. trial: as for `set_trial`; None leaves it as it is. Returns the URLs that were added and those that were
+    /// removed. If anything cannot be used, nothing changes.
     ///
     /// Raises ConfigError, DuplicateWorkerError.
-    #[pyo3(signature = (*, workers, files = HashMap::new()))]
+    #[pyo3(signature = (*, workers, files = HashMap::new(), trial = None))]
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a list of str by value")]
     fn reload(
         &self,
         py: Python<'_>,
         workers: Vec<String>,
         files: HashMap<String, PathBuf>,
+        trial: Option<Trial>,
     ) -> PyResult<(Vec<String>, Vec<String>)> {
         let files = net::files(py, files)?;
-        self.with(py, |running| running.reload(&files, &workers).map(|done| (done.added, done.removed)))
+        let tried = trial.map(|trial| trial.tried(py)).transpose()?;
+        self.with(py, |running| {
+            running.reload(&files, &workers, tried).map(|done| (done.added, done.removed))
+        })
     }
 
     /// Put another trial and another shadow in force, as for the constructor; None for none. Figures begin anew, and a ramp ends.
@@ -298,8 +299,8 @@ impl Gateway {
     /// Raises ConfigError; then nothing has changed.
     #[pyo3(signature = (trial, /))]
     fn set_trial(&self, py: Python<'_>, trial: Option<Trial>) -> PyResult<()> {
-        let (trial, shadow) = trial.map(|trial| trial.config(py)).transpose()?.unwrap_or_default();
-        self.with(py, |running| running.set_trial(trial, shadow))
+        let tried = trial.map(|trial| trial.tried(py)).transpose()?.unwrap_or_default();
+        self.with(py, |running| running.set_trial(tried))
     }
 
     /// Count a reload that was refused before it came here.
@@ -328,10 +329,7 @@ impl Gateway {
     /// Stop at once: cuts what still runs and joins all threads. The second time is a no-op, and so is a call in a forked
     /// child, which has none of the threads.
     fn close(&self, py: Python<'_>) {
-        if self.is_here() {
-            // Who waits in `wait_drained` meanwhile holds the gateway and is let go by this.
-            py.detach(|| self.running.write().take().map(|running| running.close()));
-        }
+        py.detach(|| self.running.take().map(|running| running.close()));
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -355,33 +353,14 @@ impl Gateway {
     }
 }
 
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        if !self.is_here() {
-            // A forked child must not wait for threads that it does not have.
-            std::mem::forget(self.running.get_mut().take());
-        }
-    }
-}
-
 impl Gateway {
-    fn is_here(&self) -> bool {
-        self.process == std::process::id()
-    }
-
     /// One call of the running gateway, without the GIL. Errors: `RuntimeError` once it is closed, or in a forked child.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&gateway::Gateway) -> Result<R, gateway::Error> + Send,
     ) -> PyResult<R> {
-        if !self.is_here() {
-            return Err(error::closed("gateway"));
-        }
-        let running = self.running.read().clone();
-        match py.detach(|| running.as_deref().map(call)) {
-            Some(result) => result.map_err(|refused| error::gateway(py, refused)),
-            None => Err(error::closed("gateway")),
-        }
+        let running = self.running.with(Arc::clone)?;
+        py.detach(|| call(&running)).map_err(|refused| error::gateway(py, refused))
     }
 }

@@ -23,6 +23,7 @@ mod names;
 mod net;
 mod prompt;
 mod router;
+mod running;
 mod sidecar;
 mod sidecar_client;
 mod simulate;

@@ -1,6 +1,5 @@
 //! `MockWorker`: a simulated inference worker over HTTP, for demos and tests without a GPU.
 
-use parking_lot::RwLock;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use trunkline_sim as sim;
@@ -8,6 +7,7 @@ use trunkline_sim::{Dialect, EventsConfig, MockWorkerConfig};
 
 use crate::error;
 use crate::net::address;
+use crate::running::Running;
 
 /// What a mock worker has done since it was started or reset.
 #[pyclass(frozen, get_all, module = "trunkline")]
@@ -59,8 +59,7 @@ impl MockStats {
 /// Raises ConfigError, OSError if the address cannot be listened on.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct MockWorker {
-    /// Empty once closed.
-    running: RwLock<Option<sim::MockWorker>>,
+    running: Running<sim::MockWorker>,
     url: String,
     port: u16,
 }
@@ -179,7 +178,7 @@ impl MockWorker {
         Ok(Self {
             url: running.url(),
             port: running.local_addr().port(),
-            running: RwLock::new(Some(running)),
+            running: Running::new("mock worker", running),
         })
     }
 
@@ -237,9 +236,10 @@ impl MockWorker {
         self.with(py, |worker| worker.pause_events(paused))
     }
 
-    /// Stop at once, as a killed process would: open connections are cut. The second time is a no-op.
+    /// Stop at once, as a killed process would: open connections are cut. The second time is a no-op, and so is a call in a
+    /// forked child.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.running.write().take().map(sim::MockWorker::close));
+        py.detach(|| self.running.take().map(sim::MockWorker::close));
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -264,8 +264,8 @@ impl MockWorker {
 }
 
 impl MockWorker {
-    /// One call of the running worker, without the GIL. Errors: `RuntimeError` once it is closed.
+    /// One call of the running worker, without the GIL. Errors: `RuntimeError` once it is closed, or in a forked child.
     fn with<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&sim::MockWorker) -> R + Send) -> PyResult<R> {
-        py.detach(|| self.running.read().as_ref().map(call)).ok_or_else(|| error::closed("mock worker"))
+        py.detach(|| self.running.with(call))
     }
 }

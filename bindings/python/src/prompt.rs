@@ -57,9 +57,32 @@ fn negative(ids: &[i32]) -> Error {
     Error::TokenId { position, value: i64::from(ids[position]) }
 }
 
+/// For each block of a prompt, what it depends on besides its tokens: a sequence of int.
+pub(crate) struct Extras(pub(crate) Vec<u64>);
+
+impl<'py> FromPyObject<'_, 'py> for Extras {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let sequence = object.cast::<PySequence>()?;
+        let mut extras = with_room(&sequence)?;
+        for item in sequence.try_iter()? {
+            extras.push(item?.extract()?);
+        }
+        Ok(Self(extras))
+    }
+}
+
+/// Room for what a sequence says that it holds. Errors: `MemoryError` if there is none.
+fn with_room<T>(sequence: &Bound<'_, PySequence>) -> PyResult<Vec<T>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(sequence.len()?).map_err(|_| error::no_memory())?;
+    Ok(room)
+}
+
 fn token_list(object: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     let sequence = object.cast::<PySequence>().map_err(|_| error::not_a_prompt(object))?;
-    let mut ids = Vec::with_capacity(sequence.len()?);
+    let mut ids = with_room(sequence)?;
     for (position, item) in sequence.try_iter()?.enumerate() {
         let item = item?;
         ids.push(item.extract().map_err(|cause| error::token_item(&item, position, cause))?);

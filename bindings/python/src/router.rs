@@ -18,7 +18,7 @@ use crate::error;
 use crate::events::{self, Applied, Rendered, with_exact};
 use crate::lease::Lease;
 use crate::names::{self, Named, Names};
-use crate::prompt::with_prompt;
+use crate::prompt::{Extras, with_prompt};
 use crate::size;
 use crate::text::Renderer;
 use crate::views::{Stats, WorkerView};
@@ -128,11 +128,11 @@ impl Arguments {
 
     /// Takes what makes its prompt one that events know.
     #[inline]
-    fn exactly(&mut self, rendered: Option<Rendered>, extras: Option<Vec<u64>>) {
+    fn exactly(&mut self, rendered: Option<Rendered>, extras: Option<Extras>) {
         if rendered.is_some() {
             self.seldom().rendered = rendered;
         }
-        if let Some(extras) = extras {
+        if let Some(Extras(extras)) = extras {
             self.seldom().extras = extras;
         }
     }
@@ -451,7 +451,7 @@ impl Router {
         exclude: Option<&Bound<'_, PyAny>>,
         lora: Option<&str>,
         rendered: Option<Rendered>,
-        extras: Option<Vec<u64>>,
+        extras: Option<Extras>,
         now: Option<f64>,
     ) -> PyResult<Py<Decision>> {
         let mut arguments = Arguments::new(model, salt, lora, now)?;
@@ -477,7 +477,7 @@ impl Router {
         exclude: Option<&Bound<'_, PyAny>>,
         lora: Option<&str>,
         rendered: Option<Rendered>,
-        extras: Option<Vec<u64>>,
+        extras: Option<Extras>,
         now: Option<f64>,
     ) -> PyResult<Lease> {
         let mut arguments = Arguments::new(model, salt, lora, now)?;
@@ -503,7 +503,7 @@ impl Router {
         exclude: Option<&Bound<'_, PyAny>>,
         lora: Option<&str>,
         rendered: Option<Rendered>,
-        extras: Option<Vec<u64>>,
+        extras: Option<Extras>,
         now: Option<f64>,
     ) -> PyResult<Explanation> {
         let mut arguments = Arguments::new(model, salt, lora, now)?;
@@ -532,7 +532,7 @@ impl Router {
         salt: Option<&Bound<'_, PyAny>>,
         lora: Option<&str>,
         rendered: Option<Rendered>,
-        extras: Option<Vec<u64>>,
+        extras: Option<Extras>,
     ) -> PyResult<Py<Match>> {
         let mut arguments = Arguments::new(model, salt, lora, None)?;
         arguments.exactly(rendered, extras);

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 use trunkline_sidecar as sidecar;
 
 use crate::error;
 use crate::router::Router;
+use crate::running::Running;
 
 /// A decision service: one router for many processes, which reach it with `SidecarRouter`. Its threads run until `close`.
 ///
@@ -23,7 +23,7 @@ use crate::router::Router;
 /// Raises ConfigError, OSError.
 #[pyclass(frozen, module = "trunkline")]
 pub(crate) struct Sidecar {
-    running: Mutex<Option<sidecar::Sidecar>>,
+    running: Running<sidecar::Sidecar>,
     path: PathBuf,
 }
 
@@ -48,7 +48,7 @@ impl Sidecar {
         let (core, clock) = (Arc::clone(&router.shared.core), router.shared.clock);
         let running = sidecar::Sidecar::start(core, &path, options, move || clock.of_c.now())
             .map_err(|refused| error::sidecar(py, &refused))?;
-        Ok(Self { running: Mutex::new(Some(running)), path })
+        Ok(Self { running: Running::new("sidecar", running), path })
     }
 
     /// Where it listens.
@@ -57,10 +57,9 @@ impl Sidecar {
         self.path.clone()
     }
 
-    /// End all connections and remove the socket. A second call does nothing.
+    /// End all connections and remove the socket. A second call does nothing, nor does one in a forked child.
     fn close(&self, py: Python<'_>) {
-        let running = self.running.lock().take();
-        py.detach(|| drop(running));
+        py.detach(|| drop(self.running.take()));
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

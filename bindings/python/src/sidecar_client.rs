@@ -2,6 +2,7 @@
 //! free while the sidecar thinks.
 
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,16 +16,19 @@ use trunkline_sidecar::{Call, Client, Field, NONE};
 
 use crate::decision::Decision;
 use crate::error;
-use crate::prompt::with_prompt;
+use crate::prompt::{Extras, with_prompt};
 use crate::router::{salt_bytes, usage};
 use crate::sidecar::seconds;
 
 /// A connection to a sidecar, past its hello. Answers begin with their status; 0 is none.
 ///
 /// One thread's: another one that asks meanwhile gets RuntimeError.
-#[pyclass(frozen, module = "trunkline._core", name = "_SidecarConnection")]
+#[pyclass(frozen, weakref, module = "trunkline._core", name = "_SidecarConnection")]
 pub(crate) struct SidecarConnection {
     client: Mutex<Client>,
+    /// Of its socket.
+    #[pyo3(get)]
+    descriptor: RawFd,
     /// That of the sidecar.
     #[pyo3(get)]
     tag: u64,
@@ -41,18 +45,23 @@ impl SidecarConnection {
     /// Returns the connection, what the sidecar said instead (bytes), or why nobody answers (str). Raises ConfigError, and
     /// what a signal's handler does.
     #[staticmethod]
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 extracts a path by value")]
     fn connect(py: Python<'_>, path: PathBuf, timeout_s: f64, client: u64) -> PyResult<Bound<'_, PyAny>> {
         let timeout = timeout(py, timeout_s)?;
         let why = |error| Ok(raised(error).value(py).str()?.into_any());
-        let mut connected = match py.detach(move || Client::connect(&path, timeout)) {
-            Ok(connected) => connected,
+        let mut asking = match Client::new(timeout) {
+            Ok(asking) => asking,
             Err(error) => return why(error),
         };
-        connected.hello(client);
-        match wait(py, &mut connected)?.and_then(|()| connected.welcome()) {
+        if let Err(error) = wait(py, || asking.connect(&path))? {
+            return why(error);
+        }
+        asking.hello(client);
+        match wait(py, || asking.wait())?.and_then(|()| asking.welcome()) {
             Ok(Ok(tag)) => {
                 let [waits, is_lost] = [false; 2].map(AtomicBool::new);
-                Ok(Bound::new(py, Self { client: Mutex::new(connected), tag, waits, is_lost })?.into_any())
+                let (descriptor, client) = (asking.as_fd().as_raw_fd(), Mutex::new(asking));
+                Ok(Bound::new(py, Self { client, descriptor, tag, waits, is_lost })?.into_any())
             }
             Ok(Err(said)) => Ok(PyBytes::new(py, &said).into_any()),
             Err(error) => why(error),
@@ -211,7 +220,7 @@ impl SidecarConnection {
         eligible: Option<&Bound<'py, PyAny>>,
         exclude: Option<&Bound<'py, PyAny>>,
         lora: Option<&str>,
-        extras: Option<Vec<u64>>,
+        extras: Option<Extras>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let fields = fields(model, salt, eligible, exclude, lora, extras)?;
         with_prompt(prompt, |prompt| {
@@ -273,7 +282,7 @@ impl SidecarConnection {
         let client: &mut Client = &mut held;
         client.write(write);
         self.waits.store(true, Ordering::Relaxed);
-        let answered = wait(py, client)?.and_then(|()| Ok(PyBytes::new(py, client.answer()?)));
+        let answered = wait(py, || client.wait())?.and_then(|()| Ok(PyBytes::new(py, client.answer()?)));
         self.waits.store(false, Ordering::Relaxed);
         answered.map_err(|error| {
             self.is_lost.store(true, Ordering::Relaxed);
@@ -282,10 +291,10 @@ impl SidecarConnection {
     }
 }
 
-/// Waits without the GIL until the answer is whole; handlers of signals run meanwhile. Errors: theirs; within, the socket's.
-fn wait(py: Python<'_>, client: &mut Client) -> PyResult<io::Result<()>> {
+/// Waits for the socket without the GIL; handlers of signals run meanwhile. Errors: theirs; within, the socket's.
+fn wait(py: Python<'_>, mut socket: impl FnMut() -> io::Result<()> + Send) -> PyResult<io::Result<()>> {
     loop {
-        match py.detach(|| client.wait()) {
+        match py.detach(&mut socket) {
             Err(error) if error.kind() == ErrorKind::Interrupted => py.check_signals()?,
             done => return Ok(done),
         }
@@ -340,7 +349,7 @@ fn fields(
     eligible: Option<&Bound<'_, PyAny>>,
     exclude: Option<&Bound<'_, PyAny>>,
     lora: Option<&str>,
-    extras: Option<Vec<u64>>,
+    extras: Option<Extras>,
 ) -> PyResult<Vec<u8>> {
     let mut out = Vec::new();
     if let Some(model) = model {
@@ -366,7 +375,7 @@ fn fields(
     if let Some(lora) = lora {
         Field::Lora.put(lora.as_bytes(), &mut out);
     }
-    if let Some(extras) = extras {
+    if let Some(Extras(extras)) = extras {
         Field::Extras.put(&extras.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>(), &mut out);
     }
     Ok(out)

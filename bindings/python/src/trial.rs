@@ -1,8 +1,7 @@
 //! A trial and a shadow as Python gives them: one mapping with the keys of the configuration file.
 
 use pyo3::prelude::*;
-use trunkline_core::Policy;
-use trunkline_gateway::{TrialBy, TrialConfig};
+use trunkline_gateway::{TrialBy, TrialConfig, Tried};
 
 use crate::error;
 use crate::router;
@@ -29,7 +28,7 @@ pub(crate) struct Trial {
 
 impl Trial {
     /// The trial, if it names a policy or a pool, and the policy in the shadow. Errors: `ConfigError`.
-    pub(crate) fn config(self, py: Python<'_>) -> PyResult<(Option<TrialConfig>, Option<Policy>)> {
+    pub(crate) fn tried(self, py: Python<'_>) -> PyResult<Tried> {
         let policy = |name: Option<String>| {
             name.map(|name| router::parsed(&name, self.prefix_length, self.concurrency_threshold))
                 .transpose()
@@ -44,6 +43,6 @@ impl Trial {
         let config = TrialConfig { policy: trial_policy, pool: self.trial_pool, share: self.trial_share, by };
         // A share of nothing is no mistake; any other is one.
         let is_none = config.policy.is_none() && config.pool.is_none() && config.share == 0.0;
-        Ok(((!is_none).then_some(config), shadow))
+        Ok(Tried { trial: (!is_none).then_some(config), shadow })
     }
 }

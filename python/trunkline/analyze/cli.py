@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from trunkline.command import Misuse, Number, failures, json_option
+from trunkline.command import Drawing, Misuse, Number, failures, json_option
 from trunkline.simulate.cli import policies_option, positive, seeds_option, worker_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MIB = 1 << 20
 
@@ -53,7 +55,7 @@ _MIB = 1 << 20
 )
 @click.option("--top", type=click.IntRange(1, 1000), default=15, show_default=True, help="Prefixes to list.")
 @click.option("--no-text", is_flag=True, help="Quote no prompts.")
-@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page with plots.")
+@click.option("--html", "page", type=Drawing(), metavar="FILE", help="Also write a page with plots.")
 @json_option
 def analyze(
     *,

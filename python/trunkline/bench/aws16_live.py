@@ -69,25 +69,21 @@ class LiveError(Exception):
     """A cell cannot be judged: requests failed."""
 
 
-def run_live(*, quick: bool, seed: int = 1, contexts: Sequence[LiveContext] = LIVE_CONTEXTS) -> dict[Cell, Figures]:
+def run_live(
+    *, quick: bool, seed: int = 1, contexts: Sequence[LiveContext] = LIVE_CONTEXTS
+) -> Iterator[tuple[Cell, Figures]]:
     """Run the cells one after the other, each on a fresh fleet; `quick` takes a fifth of the requests.
 
-    Ctrl-C ends it with the cells that are known. Raises LiveError if requests fail, FleetError if a fleet does not
-    start.
+    Raises LiveError if requests fail, FleetError if a fleet does not start.
     """
-    found: dict[Cell, Figures] = {}
     names = list(itertools.product(contexts, MODELS, APIS, STRATEGIES))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("aws16 live", total=len(names))
-        try:
-            for context, model, api, strategy in names:
-                progress.update(task, description=f"live {context.name} {model} {api} {strategy}")
-                found[context.name, model, api, strategy] = _cell(context, model, api, strategy, seed, quick=quick)
-                progress.advance(task)
-        except KeyboardInterrupt:
-            progress.console.print("stopped: the cells so far")
-    return found
+        for context, model, api, strategy in names:
+            progress.update(task, description=f"live {context.name} {model} {api} {strategy}")
+            yield (context.name, model, api, strategy), _cell(context, model, api, strategy, seed, quick=quick)
+            progress.advance(task)
 
 
 def sessions_of(context: LiveContext, requests: int, seed: int) -> list[Session]:

@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from typing import Any
 
 import msgspec
+
+
+class _Shown(reprlib.Repr):
+    """Values as messages show them: however large they are, in a line or a few."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlist, self.maxtuple, self.maxdict = 3, 8, 8, 8
+        self.maxstring = self.maxother = 200
+
+    def repr_int(self, value: int, level: int) -> str:
+        """Show digits, which Python refuses to do with thousands of them."""
+        return super().repr_int(value, level) if value.bit_length() < 1000 else f"<{value.bit_length()} bits>"  # noqa: PLR2004
+
+
+_shown = _Shown().repr
 
 
 class SettingsError(Exception):
@@ -13,7 +30,7 @@ class SettingsError(Exception):
 
     def __init__(self, key: str, value: object, *, allowed: str, source: str, flag: str = "") -> None:
         """Keep the data and phrase them; the flag is what to give if there is no value."""
-        given = f"no {key} ({source}), give {flag}" if flag and not value else f"{key} = {value!r} ({source})"
+        given = f"no {key} ({source}), give {flag}" if flag and not value else f"{key} = {_shown(value)} ({source})"
         super().__init__(f"{given}: allowed is {allowed}")
         self.key, self.value, self.allowed, self.source = key, value, allowed, source
 
@@ -80,11 +97,29 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_list and isinstance(value, str):
             value = [part for part in re.split(r"[,\s]+", value) if part]
         try:
-            return msgspec.convert(value, self.type, strict=False)
+            parsed = msgspec.convert(value, self.type, strict=False)
         except msgspec.ValidationError as refused:
             allowed = f"{self.allowed}; {refused}" if self.is_table else self.allowed
             flag = self.flag if self.is_list else ""
             raise SettingsError(self.name, value, allowed=allowed, source=source, flag=flag) from refused
+        if not _is_text(msgspec.to_builtins(parsed)):
+            raise SettingsError(self.name, value, allowed="UTF-8 without NUL", source=source)
+        return parsed
+
+
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+def _is_text(value: object) -> bool:
+    """Whether all text in it can be a file's name and be sent."""
+    match value:
+        case str():
+            return not _NO_TEXT.search(value)
+        case list() | tuple():
+            return all(map(_is_text, value))
+        case dict():
+            return all(map(_is_text, value.values()))
+    return True
 
 
 def _describe(info: msgspec.inspect.Type) -> str:

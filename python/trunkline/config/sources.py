@@ -33,30 +33,31 @@ def read_file(path: Path) -> dict[str, object]:
         raise SettingsError("config", source, allowed=f"a readable file ({error})", source="file") from error
     match path.suffix.lower():
         case ".toml":
-            found = _read_toml(text, source=source)
+            language, read = "TOML", _read_toml
         case ".yaml" | ".yml":
-            found = _read_yaml(text, source=source)
+            language, read = "YAML", _read_yaml
         case other:
             raise SettingsError("config", source, allowed="a file that ends in .toml, .yaml or .yml", source=other)
+    try:
+        found = read(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError("config", source, allowed=f"valid {language} ({error})", source="file") from error
     if not isinstance(found, dict):
         raise SettingsError("config", source, allowed="a table of keys and values", source="file")
     return {str(key): value for key, value in found.items()}
 
 
-def _read_toml(text: str, *, source: str) -> object:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError("config", source, allowed=f"valid TOML ({error})", source="file") from error
+def _read_toml(text: str) -> object:
+    return tomllib.loads(text)
 
 
-def _read_yaml(text: str, *, source: str) -> object:
+def _read_yaml(text: str) -> object:
     import yaml  # noqa: PLC0415 (20 ms that only users of YAML pay)
 
     try:
         return yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise SettingsError("config", source, allowed=f"valid YAML ({error})", source="file") from error
+        raise ValueError(error) from error
 
 
 # What Kubernetes puts into every container beside a Service named `trunkline`: TRUNKLINE_PORT=tcp://10.0.0.1:8080, ...

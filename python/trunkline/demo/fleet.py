@@ -12,15 +12,15 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Self
 
 from trunkline._core import MockWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
 HOST = "127.0.0.1"
 _START_TIMEOUT_S = 30.0
@@ -60,8 +60,12 @@ class Fleet:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Start everything; return when the gateway is ready. Raises FleetError."""
+        """Start everything; return when the gateway is ready. Raises FleetError.
+
+        Called in the main thread, SIGTERM and SIGHUP raise SystemExit until the end, unless somebody has set them.
+        """
         with ExitStack() as stack:
+            stack.enter_context(_ends_on_signals())
             for _ in range(self._count):
                 mock = MockWorker(host=HOST, port=0, time_scale=self._time_scale, kv_tokens=self._kv_tokens)
                 self.workers.append(stack.enter_context(mock).url)
@@ -101,8 +105,27 @@ def _start_gateway(arguments: list[str], log: IO[bytes]) -> subprocess.Popen[byt
 
 
 @contextmanager
+def _ends_on_signals() -> Iterator[None]:
+    """Let what ends this process end the gateway before it, which runs in a group of its own."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        numbers.clear()  # only there may handlers be set
+    for number in numbers:
+        signal.signal(number, _exit)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _exit(number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
+@contextmanager
 def _stop_signals_wait() -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back until the block ends.
+    """Hold Ctrl-C, SIGTERM and SIGHUP back until the block ends.
 
     A process that was started but is not yet written down would outlive an exception that a signal's handler raises in
     between. A signal mask would not do: a worker's thread may take the signal, and Python then runs its handler here.
@@ -111,7 +134,7 @@ def _stop_signals_wait() -> Iterator[None]:
         yield  # handlers run in the main thread alone
         return
     came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in numbers}
     try:
         yield
@@ -125,9 +148,10 @@ def _stop_signals_wait() -> Iterator[None]:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_TIMEOUT_S)
+    finally:
+        process.kill()  # does nothing once it has ended, which another Ctrl-C did not wait for
         process.wait()
 
 

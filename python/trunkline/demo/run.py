@@ -14,7 +14,6 @@ import signal
 import sys
 from bisect import insort
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -23,9 +22,6 @@ from .fleet import Fleet, FleetError
 from .replay import Outcome, Replay
 from .report import Figures, as_json, as_table, bars, mistuned
 from .workload import Session, WorkloadSpec, count_requests, expected_hit_rate, make_workload
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 WORKERS = 4
 MODEL = "mock"
@@ -58,7 +54,6 @@ class DemoError(Exception):
 
 def run_demo(options: DemoOptions) -> int:
     """Run it; return the exit code: 0, 1 for a failed run (or, with `check`, a missed bar), 130 for Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, _exit_on_signal)
     console = Console(stderr=options.json, highlight=False)
     try:
         return _run(options, console)
@@ -68,8 +63,6 @@ def run_demo(options: DemoOptions) -> int:
     except KeyboardInterrupt:
         console.print("stopped")
         return 128 + signal.SIGINT
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def fleet_capacity_rps(spec: WorkloadSpec, *, time_scale: float) -> float:
@@ -173,8 +166,3 @@ def _keep(fleet: Fleet, console: Console) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             signal.pause()
-
-
-def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
-    """Leave through the context managers, which stop what was started."""
-    sys.exit(128 + number)

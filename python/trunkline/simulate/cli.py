@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from trunkline.command import Misuse, Number, failures, json_option
+from trunkline.command import Drawing, Misuse, Number, failures, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _Command = TypeVar("_Command", bound="Callable[..., Any]")
 
 positive = Number(min=0, min_open=True)
 _count = click.IntRange(min=1)
-_file = click.Path(path_type=Path, dir_okay=False)
 
 
 class _DefaultGroup(click.Group):
@@ -30,6 +30,19 @@ class _DefaultGroup(click.Group):
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """Turn errors into messages and exit codes, also those of traffic, profiles and pages that are none."""
+    from .fit import FitError  # noqa: PLC0415 (see trunkline.cli)
+    from .sources import SourceError  # noqa: PLC0415 (see trunkline.cli)
+
+    try:
+        with failures():
+            yield
+    except (FitError, SourceError) as error:
+        raise Misuse(str(error)) from error
 
 
 class _Numbers(click.ParamType[Any]):
@@ -62,7 +75,7 @@ def _setting(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
             raise click.BadParameter(f"{value!r} is not KEY=VALUE")
         try:
             settings[key] = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             settings[key] = text
     return settings
 
@@ -206,7 +219,7 @@ def simulate() -> None:
 @click.option(
     "--plot",
     "plots",
-    type=_file,
+    type=Drawing(),
     multiple=True,
     metavar="FILE",
     help="Draw into this file: an HTML page, or a picture if it ends with .png.",
@@ -227,15 +240,13 @@ def simulate_run(*, as_json: bool, plots: tuple[Path, ...], **asked: Any) -> Non
     """
     from .report import as_dict, as_text  # noqa: PLC0415 (see trunkline.cli)
     from .request import RunRequest, run_request  # noqa: PLC0415
-    from .sources import SourceError  # noqa: PLC0415
 
-    try:
-        with failures():
-            comparison = run_request(RunRequest(**asked))
-    except SourceError as error:
-        raise Misuse(str(error)) from error
+    with _failures():
+        comparison = run_request(RunRequest(**asked))
     if not comparison.cells:
-        raise SystemExit(130)
+        if comparison.stopped:
+            raise SystemExit(130)
+        raise Misuse("no request was answered: a prompt and its answer must fit a worker's cache")
     click.echo(json.dumps(as_dict(comparison), indent=2) if as_json else as_text(comparison))
     if plots:
         from .plot import draw  # noqa: PLC0415 (see trunkline.cli)
@@ -268,14 +279,11 @@ def simulate_fit(page: str, *, since: str | None, profile: str, as_json: bool) -
     trunkline simulate fit http://10.0.0.1:8000/metrics > worker.json
     trunkline simulate chat --profile worker.json
     """
-    from .fit import FitError, fit, read_page  # noqa: PLC0415 (see trunkline.cli)
+    from .fit import fit, read_page  # noqa: PLC0415 (see trunkline.cli)
     from .request import profile_of  # noqa: PLC0415
 
-    try:
-        with failures():
-            fitted = fit(read_page(page), since=None if since is None else read_page(since), base=profile_of(profile))
-    except FitError as error:
-        raise Misuse(str(error)) from error
+    with _failures():
+        fitted = fit(read_page(page), since=None if since is None else read_page(since), base=profile_of(profile))
     if not as_json:
         for line in fitted.explained():
             click.echo(line, err=True)
@@ -318,7 +326,9 @@ def simulate_scale(
     from .runs import stop_on_interrupt  # noqa: PLC0415
     from .scale import run_scale  # noqa: PLC0415
 
-    with failures(), stop_on_interrupt() as stopped:
+    if min(sizes) < 1:
+        raise Misuse(f"sizes = {','.join(map(str, sizes))}: at least one worker each")
+    with _failures(), stop_on_interrupt() as stopped:
         found = run_scale(
             policies or ("random", "kv_aware"),
             chatbots=traffic,

@@ -6,6 +6,7 @@ not tell keeps the value of the profile that one begins with, times scaled like 
 
 from __future__ import annotations
 
+import http.client
 import math
 import re
 import sys
@@ -64,9 +65,12 @@ def read_page(place: str) -> str:
     if place == "-":
         return sys.stdin.read()
     if place.startswith(("http://", "https://")):
-        with urllib.request.urlopen(place, timeout=_TIMEOUT_S) as answer:  # noqa: S310 (the user's own URL)
-            text: str = answer.read().decode(errors="replace")
-            return text
+        try:
+            with urllib.request.urlopen(place, timeout=_TIMEOUT_S) as answer:  # noqa: S310 (the user's own URL)
+                text: str = answer.read().decode(errors="replace")
+                return text
+        except (http.client.HTTPException, ValueError) as odd:  # ValueError: it is no URL
+            raise OSError(f"no page from {place}: {odd}") from odd
     return Path(place).read_text(encoding="utf-8", errors="replace")
 
 

@@ -35,7 +35,9 @@ class Generator:
         parameters = self.parameters | changes
         if self.kind == "chatbot":
             turns = parameters.get("turns", 3.0)
-            amount = {"sessions": max(1, round(count / turns)), "sessions_per_s": rate / turns}
+            if not isinstance(turns, int | float) or not turns >= 1:
+                raise SourceError(f"turns = {turns}: must be a number from 1")
+            amount: dict[str, Any] = {"sessions": max(1, round(count / turns)), "sessions_per_s": rate / turns}
             if self.rush:
                 duration_s = count / rate
                 amount["spike"] = {"from_s": 0.35 * duration_s, "to_s": 0.7 * duration_s, "share": self.rush}
@@ -132,7 +134,7 @@ def _kind_of(text: str) -> str:
     for line in text.splitlines()[:100]:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             if "hash_ids" in row:

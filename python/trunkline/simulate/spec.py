@@ -177,7 +177,10 @@ def run(spec: Spec, *, trace: str | None = None, watch: Watch | None = None) -> 
     trace that cannot be read.
     """
     found = _core._simulate(msgspec.json.encode(spec), trace=trace, progress=watch)  # noqa: SLF001 (ours)
-    return msgspec.json.decode(found, type=Found)
+    try:
+        return msgspec.json.decode(found, type=Found)
+    except msgspec.ValidationError as odd:  # JSON has neither NaN nor infinity
+        raise _core.TrunklineError(f"the figures are too large to be told: {odd}") from odd
 
 
 def profiles() -> dict[str, Profile]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -63,7 +64,8 @@ class FakeWorker(Closes):
         """Die at once, as by SIGKILL: connections are cut, new ones refused. The second time does nothing."""
         with self._lock:
             if self._running:
-                self._earlier += self._worker.stats().requests
+                with contextlib.suppress(RuntimeError):  # in a forked child, whose worker it is not
+                    self._earlier += self._worker.stats().requests
                 self._worker.close()
                 self._running = False
 

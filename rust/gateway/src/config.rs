@@ -7,13 +7,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trunkline_core::Policy;
 use trunkline_text::ContentFormat;
 
 use crate::endpoint::Endpoint;
 use crate::listen::Listen;
 use crate::sagemaker::EndpointConfig;
-use crate::trial::TrialConfig;
+use crate::trial::Tried;
 
 /// Files with certificates, keys and tokens. [`Gateway::reload`](crate::Gateway::reload) reads them again while the
 /// gateway serves. Default: none.
@@ -196,11 +195,8 @@ pub struct GatewayConfig {
     /// Whether workers are asked for the load that others give them. Default: where there are replicas; a gateway that is alone
     /// knows all that it sends, sooner than they do.
     pub load_signals: LoadSignals,
-    /// Another policy or another pool of workers for a part of the traffic. Default: none.
-    pub trial: Option<TrialConfig>,
-    /// A policy that decides for every request beside the live one, in books of its own, and routes none. It needs as much
-    /// memory as the live router. Default: none.
-    pub shadow: Option<Policy>,
+    /// What is tried beside the policy. Default: nothing.
+    pub tried: Tried,
     /// Files that may change while the gateway serves.
     pub files: Files,
 }
@@ -237,8 +233,7 @@ impl Default for GatewayConfig {
             tokenizers: Vec::new(),
             check_every: 0,
             load_signals: LoadSignals::default(),
-            trial: None,
-            shadow: None,
+            tried: Tried::default(),
             files: Files::default(),
         }
     }

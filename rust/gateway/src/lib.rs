@@ -103,5 +103,5 @@ pub use listen::Listen;
 pub use reload::Reloaded;
 pub use sagemaker::{EndpointConfig, VariantConfig, VariantWorker};
 pub use server::Gateway;
-pub use trial::{TrialBy, TrialConfig};
+pub use trial::{TrialBy, TrialConfig, Tried};
 pub use trunkline_text::ContentFormat;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{self, Path, PathBuf};
 
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::runtime::Runtime;
@@ -68,13 +68,31 @@ pub(crate) enum Listener {
 
 /// Removes its file when it is dropped.
 #[derive(Debug)]
-pub(crate) struct SocketFile(PathBuf);
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and number.
+    inode: [u64; 2],
+}
+
+impl SocketFile {
+    /// The socket that was just bound here.
+    fn new(path: &Path) -> io::Result<Self> {
+        // Whoever changes the working directory later does not change where this is.
+        Ok(Self { path: path::absolute(path)?, inode: inode(path)? })
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have removed it already.
-        let _ = std::fs::remove_file(&self.0);
+        // Somebody may have removed it already, and put another one in its place.
+        if inode(&self.path).is_ok_and(|found| found == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn inode(path: &Path) -> io::Result<[u64; 2]> {
+    std::fs::symlink_metadata(path).map(|found| [found.dev(), found.ino()])
 }
 
 impl Listener {
@@ -92,7 +110,7 @@ impl Listener {
     pub(crate) fn local(&self) -> io::Result<Listen> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
-            Self::Unix(_, file) => Ok(Listen::Unix(file.0.clone())),
+            Self::Unix(_, file) => Ok(Listen::Unix(file.path.clone())),
         }
     }
 
@@ -126,7 +144,7 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
         std::fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
-    Ok(Listener::Unix(listener, SocketFile(path.to_owned())))
+    Ok(Listener::Unix(listener, SocketFile::new(path)?))
 }
 
 /// Whether nobody listens on the socket at `path`: its process ended without removing it.
@@ -154,6 +172,13 @@ mod tests {
         assert!(matches!(Listener::bind(&runtime, &listen), Err(Error::Listen { .. })));
         drop(first);
         assert!(!path.exists());
+
+        let old = Listener::bind(&runtime, &listen).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let new = Listener::bind(&runtime, &listen).unwrap();
+        drop(old);
+        assert!(path.exists(), "it is the new one's");
+        drop(new);
 
         std::fs::write(&path, "not a socket").unwrap();
         assert!(Listener::bind(&runtime, &listen).is_err());

@@ -4,15 +4,30 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 /// Where lines go: to standard error, or nowhere.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Log(pub(crate) bool);
 
 impl Log {
-    /// Writes a line. Where nobody reads standard error any more, nothing happens: `eprintln!` would panic.
+    /// Writes a line. Where nobody reads standard error, or not now, it is lost: whoever serves waits for no log.
     pub(crate) fn say(self, line: fmt::Arguments<'_>) {
-        if self.0 {
-            let _ = writeln!(io::stderr().lock(), "trunkline: {line}");
+        if self.0 && is_ready() {
+            let mut line = format!("trunkline: {line}").into_bytes();
+            line.truncate(MAX_BYTES - 1);
+            line.push(b'\n');
+            // In one write, as this much goes through if poll says that anything does.
+            let _ = io::stderr().lock().write_all(&line);
         }
     }
+}
+
+/// Longest line: `PIPE_BUF`, as much as a pipe that is ready takes at once.
+const MAX_BYTES: usize = 4096;
+
+/// Whether standard error takes a line without waiting.
+fn is_ready() -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&io::stderr(), PollFlags::OUT)], Some(&now)).is_ok_and(|count| count > 0)
 }

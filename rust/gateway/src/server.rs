@@ -97,13 +97,13 @@ impl Gateway {
             gate: Gate::new(),
             control: control.handle().clone(),
         });
-        shared.reload(&shared.config.files, worker_urls)?;
+        shared.reload(&shared.config.files, worker_urls, None)?;
         for url in shared.fleet.layout.urls() {
             if shared.fleet.find(url).is_err() {
                 shared.add_worker(url, None)?;
             }
         }
-        shared.set_trial(shared.config.trial.clone(), shared.config.shadow)?;
+        shared.set_trial(shared.prepare_trial(shared.config.tried.clone())?);
         let (shards, inboxes): (Vec<_>, Vec<_>) =
             (0..thread_count).map(|number| Shard::new(number, &shared)).unzip();
         runtimes[0].spawn(accept(listener, shards.clone()));

@@ -162,7 +162,7 @@ fn a_tenant_learns_nothing_of_anothers_prefixes() {
 
     let shared = line("alice", ALICE, "tenant=t") + &line("bob", BOB, "tenant=t");
     let files = Files { api_keys: directory.file("shared", &shared), ..Files::default() };
-    front.gateway.reload(&files, &[worker.url()]).unwrap();
+    front.gateway.reload(&files, &[worker.url()], None).unwrap();
     assert_eq!(matched(ALICE), 0);
     assert!(matched(BOB) > 200, "keys of one tenant share");
 }
@@ -242,18 +242,18 @@ fn a_reload_is_whole_or_not_at_all() {
 
     let third = FakeWorker::start();
     let bad = Files { admin_token: directory.file("short", "short"), ..Files::default() };
-    let refused = front.gateway.reload(&bad, &[third.url()]);
+    let refused = front.gateway.reload(&bad, &[third.url()], None);
     assert!(matches!(refused, Err(Error::File { key: "admin_token_file", .. })), "{refused:?}");
-    let refused = front.gateway.reload(&Files::default(), &[third.url(), format!("{}/", third.url())]);
+    let refused = front.gateway.reload(&Files::default(), &[third.url(), format!("{}/", third.url())], None);
     assert!(matches!(refused, Err(Error::Router(_))), "{refused:?}");
-    let refused = front.gateway.reload(&Files::default(), &[third.url(), "nonsense".into()]);
+    let refused = front.gateway.reload(&Files::default(), &[third.url(), "nonsense".into()], None);
     assert!(matches!(refused, Err(Error::Config { key: "worker", .. })), "{refused:?}");
     assert_eq!(front.router.workers().len(), 2, "nothing has changed");
     assert_eq!(ask(&front, "", "x").status, 401);
     assert_eq!(front.metric("trunkline_config_reloads_total{result=\"refused\"}"), 3.0);
 
     let bobs = Files { api_keys: directory.file("keys", &line("bob", BOB, "")), ..Files::default() };
-    let done = front.gateway.reload(&bobs, &[third.url()]).unwrap();
+    let done = front.gateway.reload(&bobs, &[third.url()], None).unwrap();
     assert_eq!((done.added, done.removed), (vec![third.url()], vec![first.url()]));
     assert_eq!(ask(&front, &bearer(ALICE), "x").status, 401);
     for _ in 0..4 {
@@ -269,7 +269,7 @@ fn a_reload_knows_ranks_and_refuses_other_options_for_a_worker_that_is_there() {
     let (first, second) = (FakeWorker::start(), FakeWorker::start());
     let rank = |rank: u32| format!("{}#engine=vllm&rank={rank}", first.url());
     let front = Front::start(&[&second]);
-    let reload = |workers: &[String]| front.gateway.reload(&Files::default(), workers);
+    let reload = |workers: &[String]| front.gateway.reload(&Files::default(), workers, None);
     let [zero, one] = [0, 1].map(|rank| format!("{}#rank={rank}", first.url()));
     assert_eq!(reload(&[second.url(), rank(0), rank(1)]).unwrap().added, [zero.clone(), one]);
     assert_eq!(

@@ -4,12 +4,14 @@ mod support;
 
 use support::*;
 use trunkline_core::Policy;
-use trunkline_gateway::{EndpointConfig, GatewayConfig, TrialBy, TrialConfig, VariantConfig, VariantWorker};
+use trunkline_gateway::{
+    EndpointConfig, Files, GatewayConfig, TrialBy, TrialConfig, Tried, VariantConfig, VariantWorker,
+};
 
 /// Everything is in arm B, whose pool is the worker `b`.
 fn front(a: &FakeWorker, b: &FakeWorker, change: impl FnOnce(&mut GatewayConfig)) -> Front {
     let front = Front::with(Policy::RoundRobin, &[a], |config| {
-        config.trial =
+        config.tried.trial =
             Some(TrialConfig { policy: None, pool: Some("new".into()), share: 1.0, by: TrialBy::Request });
         change(config);
     });
@@ -94,11 +96,23 @@ fn a_trial_that_cannot_be_stops_the_start_and_changes_nothing_later() {
     let worker = FakeWorker::start();
     let front = Front::start(&[&worker]);
     let odd = TrialConfig { policy: None, pool: None, share: 0.5, by: TrialBy::Tenant };
-    let refused = front.gateway.set_trial(Some(odd), Some(Policy::Random)).unwrap_err();
+    let odd = Tried { trial: Some(odd), shadow: Some(Policy::Random) };
+    let refused = front.gateway.set_trial(odd.clone()).unwrap_err();
     assert!(refused.to_string().contains("trial_share"), "{refused}");
     assert!(front.admin("GET", "/admin/trial", "").json()["shadow"].is_null());
-    front.gateway.set_trial(None, Some(Policy::Random)).unwrap();
-    assert_eq!(front.admin("GET", "/admin/trial", "").json()["shadow"]["shadow"]["policy"], "random");
-    front.gateway.set_trial(None, None).unwrap();
+    front.gateway.set_trial(Tried { trial: None, shadow: Some(Policy::Random) }).unwrap();
+    let shadow = || front.admin("GET", "/admin/trial", "").json()["shadow"]["shadow"]["policy"].to_string();
+    assert_eq!(shadow(), r#""random""#);
+
+    let workers = || front.admin("GET", "/admin/workers", "").json()["workers"].as_array().map(Vec::len);
+    let urls = [worker.url(), "http://127.0.0.1:9".into()];
+    let refused = front.gateway.reload(&Files::default(), &urls, Some(odd)).unwrap_err();
+    assert!(refused.to_string().contains("trial_share"), "{refused}");
+    assert_eq!((shadow().as_str(), workers()), (r#""random""#, Some(1)));
+    let other = Tried { trial: None, shadow: Some(Policy::RoundRobin) };
+    front.gateway.reload(&Files::default(), &urls, Some(other)).unwrap();
+    front.gateway.reload(&Files::default(), &urls, None).unwrap();
+    assert_eq!((shadow().as_str(), workers()), (r#""round_robin""#, Some(2)));
+    front.gateway.set_trial(Tried::default()).unwrap();
     assert!(front.admin("GET", "/admin/trial", "").json()["shadow"].is_null());
 }

@@ -45,14 +45,21 @@ pub(crate) fn hello(body: &[u8], tag: u64, out: &mut Vec<u8>) -> Result<u64, Ref
 }
 
 impl Shared {
-    /// Appends the answer to a frame.
-    pub(crate) fn answer(&self, client: u64, body: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
+    /// Appends the answer to a frame, and what it has booked.
+    pub(crate) fn answer(
+        &self,
+        client: u64,
+        body: &[u8],
+        out: &mut Vec<u8>,
+        booked: &mut Vec<DecisionId>,
+    ) -> Result<(), Refused> {
         let mut reader = Reader(body);
         match reader.u8()? {
             1 => {
                 let decision = Asked::read(&self.router, reader)?
                     .with(|request| Ok(self.router.route(request, (self.clock)())?))?;
                 self.clients.booked(client, [decision.id]);
+                booked.push(decision.id);
                 ok(out, |out| put_decision(out, &decision));
             }
             2 => {
@@ -68,7 +75,9 @@ impl Shared {
             }
             3 => {
                 let decisions = self.route_many(reader)?;
-                self.clients.booked(client, decisions.iter().map(|decision| decision.id));
+                let ids = decisions.iter().map(|decision| decision.id);
+                self.clients.booked(client, ids.clone());
+                booked.extend(ids);
                 ok(out, |out| decisions.iter().for_each(|decision| put_decision(out, decision)));
             }
             4 => {
@@ -123,6 +132,14 @@ impl Shared {
             other => return Err(Refused::malformed(&format!("{other} asks for nothing"))),
         }
         Ok(())
+    }
+
+    /// Completes bookings that nobody else will.
+    pub(crate) fn give_back(&self, ids: &[DecisionId]) {
+        for &id in ids {
+            self.router.complete(id, None, (self.clock)());
+        }
+        self.clients.completed(ids.iter().copied());
     }
 
     /// Routes every prompt of a frame, or none.

@@ -4,8 +4,10 @@ use std::io::{self, Read};
 
 use crate::wire::Refused;
 
-/// Room for one read.
-const CHUNK: usize = 64 << 10;
+/// Least room for a read. Most connections ask little or nothing.
+const ROOM: usize = 4 << 10;
+/// Room that is given back once all is answered.
+const LARGE: usize = 256 << 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
@@ -54,11 +56,11 @@ impl Buffer {
             self.end -= self.start;
             self.start = 0;
         }
-        if self.end == 0 && self.bytes.len() > 4 * CHUNK {
+        if self.end == 0 && self.bytes.len() > LARGE {
             self.bytes = Vec::new();
         }
-        if self.bytes.len() - self.end < CHUNK {
-            self.bytes.resize((2 * self.end).max(CHUNK) + CHUNK, 0);
+        if self.bytes.len() - self.end < ROOM {
+            self.bytes.resize((2 * self.bytes.len()).max(2 * ROOM), 0);
         }
         let count = source.read(&mut self.bytes[self.end..])?;
         self.end += count;
@@ -112,7 +114,7 @@ mod tests {
         let mut buffer = Buffer::default();
         buffer.fill(&wire[..]).expect("it does not fail");
         assert!(buffer.frame(2 << 30).expect("allowed").is_none() && buffer.is_partial());
-        assert!(buffer.bytes.capacity() <= 3 * CHUNK);
+        assert!(buffer.bytes.capacity() <= 2 * ROOM);
         assert!(buffer.frame(1 << 20).is_err());
     }
 }

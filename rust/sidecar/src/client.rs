@@ -1,11 +1,12 @@
 //! The other end of a connection: asks, and waits for the answer, until it is due.
 
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::buffer::Buffer;
 use crate::wire::{MAGIC, MAX_ANSWER, Reader, VERSION, frame};
@@ -30,28 +31,35 @@ pub struct Client {
 /// What a sidecar says to a client that it does not take: a status and its JSON.
 pub type Unwelcome = Vec<u8>;
 
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
 impl Client {
-    /// Connects. What is to be said first is [`hello`](Self::hello).
+    /// A connection that is to be made. What comes first is [`connect`](Self::connect), then [`hello`](Self::hello).
     ///
-    /// `timeout` is that of connecting, and of each question with its answer.
+    /// `timeout` is that of connecting, which begins now, and of each question with its answer.
     ///
     /// # Errors
-    /// Of the socket; [`ErrorKind::TimedOut`] after `timeout`.
-    pub fn connect(path: &Path, timeout: Duration) -> io::Result<Self> {
+    /// Of the socket.
+    pub fn new(timeout: Duration) -> io::Result<Self> {
         let due = Instant::now() + timeout;
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_read_timeout(Some(timeout))?;
         socket.set_write_timeout(Some(timeout))?;
-        let address = SockAddr::unix(path)?;
-        while let Err(error) = socket.connect(&address) {
-            match error.kind() {
-                ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
-                ErrorKind::Interrupted if Instant::now() < due => {}
-                _ => return Err(error),
-            }
-        }
-        let stream = UnixStream::from(std::os::fd::OwnedFd::from(socket));
+        let stream = UnixStream::from(OwnedFd::from(socket));
         Ok(Self { stream, timeout, limit: timeout, due, got: Buffer::default(), out: Vec::new(), sent: 0 })
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// Of the socket; [`ErrorKind::TimedOut`]. But after [`ErrorKind::Interrupted`], when a signal came, this may be called again.
+    pub fn connect(&mut self, path: &Path) -> io::Result<()> {
+        let address = SockAddr::unix(path)?;
+        self.in_time(|client| SockRef::from(&client.stream).connect(&address))
     }
 
     /// Makes the first question: `client` is a number that all connections of one process share.
@@ -112,7 +120,7 @@ impl Client {
     }
 
     /// Does something with the socket until it is due, however often the system wakes up for nothing.
-    fn in_time(&mut self, mut act: impl FnMut(&mut Self) -> io::Result<usize>) -> io::Result<usize> {
+    fn in_time<R>(&mut self, mut act: impl FnMut(&mut Self) -> io::Result<R>) -> io::Result<R> {
         loop {
             let left = self.due.saturating_duration_since(Instant::now());
             if left.is_zero() {

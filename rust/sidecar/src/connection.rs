@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use trunkline_core::DecisionId;
+
 use crate::answer::{Shared, hello};
 use crate::buffer::Buffer;
 use crate::serve::Options;
@@ -15,10 +17,21 @@ const HELD: usize = 64 << 10;
 
 /// Serves a connection to its end, whatever that is.
 pub(crate) fn serve(shared: &Shared, stream: &UnixStream, options: &Options) {
-    let mut connection =
-        Connection { shared, stream, options, client: None, buffer: Buffer::default(), out: Vec::new() };
-    // Only what the client sees of it counts, and it sees that the connection ends.
-    let _ = connection.run();
+    let mut connection = Connection {
+        shared,
+        stream,
+        options,
+        client: None,
+        buffer: Buffer::default(),
+        out: Vec::new(),
+        unread: Vec::new(),
+    };
+    // Otherwise only what the client sees of it counts, and it sees that the connection ends.
+    if let Err(error) = connection.run()
+        && matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+    {
+        shared.give_back(&connection.unread);
+    }
     if let Some(client) = connection.client {
         shared.clients.leave(client, Instant::now());
     }
@@ -31,6 +44,9 @@ struct Connection<'a> {
     client: Option<u64>,
     buffer: Buffer,
     out: Vec<u8>,
+    /// What the answers have booked that the client may not have read: nothing came from it since. If it hangs up before it
+    /// has, the system tells so, and nobody knows what to complete.
+    unread: Vec<DecisionId>,
 }
 
 impl Connection<'_> {
@@ -44,7 +60,7 @@ impl Connection<'_> {
                 Ok(0) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
-                Ok(_) => {}
+                Ok(_) => self.unread.clear(),
             }
             let goes_on = self.answer_all()?;
             self.flush()?;
@@ -82,7 +98,7 @@ impl Connection<'_> {
             let done = match self.buffer.frame(self.options.max_frame) {
                 Ok(None) => return Ok(true),
                 Ok(Some(body)) => match self.client {
-                    Some(client) => answer(self.shared, client, body, &mut self.out),
+                    Some(client) => answer(self.shared, client, body, &mut self.out, &mut self.unread),
                     None => hello(body, self.shared.tag, &mut self.out).map(|client| {
                         self.shared.clients.enter(client);
                         self.client = Some(client);
@@ -115,7 +131,13 @@ impl Connection<'_> {
 }
 
 /// Answers a frame; a panic ends this connection and nothing else.
-fn answer(shared: &Shared, client: u64, body: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
-    catch_unwind(AssertUnwindSafe(|| shared.answer(client, body, out)))
+fn answer(
+    shared: &Shared,
+    client: u64,
+    body: &[u8],
+    out: &mut Vec<u8>,
+    booked: &mut Vec<DecisionId>,
+) -> Result<(), Refused> {
+    catch_unwind(AssertUnwindSafe(|| shared.answer(client, body, out, booked)))
         .unwrap_or_else(|_| Err(Refused::new(Status::Internal, "the sidecar panicked; this is a bug")))
 }

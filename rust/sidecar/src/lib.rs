@@ -32,7 +32,8 @@
 //! call `workers` tells.
 //!
 //! All connections that said the same client number are one client. When the last one has ended and none came within the
-//! grace time, what the client had booked is completed: a process that was killed leaves nothing in flight.
+//! grace time, what the client had booked is completed: a process that was killed leaves nothing in flight. What the last
+//! answers of a connection have booked is completed at once if its client hangs up without reading them.
 
 mod answer;
 mod buffer;

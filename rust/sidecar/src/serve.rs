@@ -5,14 +5,15 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use socket2::SockRef;
 use trunkline_core::{Millis, Router};
 use trunkline_events::Feeds;
 
@@ -84,13 +85,14 @@ struct Service {
 /// A running decision service. It ends with [`close`](Self::close) or when it is dropped.
 pub struct Sidecar {
     service: Arc<Service>,
-    path: PathBuf,
+    listener: Arc<UnixListener>,
+    file: SocketFile,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for Sidecar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sidecar").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Sidecar").field("path", &self.path()).finish_non_exhaustive()
     }
 }
 
@@ -106,7 +108,9 @@ impl Sidecar {
         options: Options,
         clock: impl Fn() -> Millis + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        let listener = listen(path).map_err(|source| Error::Listen { path: path.to_owned(), source })?;
+        let (listener, file) =
+            listen(path).map_err(|source| Error::Listen { path: path.to_owned(), source })?;
+        let listener = Arc::new(listener);
         let shared = Shared {
             router,
             clock: Box::new(clock),
@@ -116,10 +120,10 @@ impl Sidecar {
         };
         let open = Mutex::new(Open { connections: Some(HashMap::new()), next: 0 });
         let service = Arc::new(Service { shared, options, open, changed: Condvar::new() });
-        let mut sidecar = Self { service: Arc::clone(&service), path: path.to_owned(), threads: Vec::new() };
-        let accepting = Arc::clone(&service);
+        let (accepting, accepted) = (Arc::clone(&service), Arc::clone(&listener));
+        let mut sidecar = Self { service: Arc::clone(&service), listener, file, threads: Vec::new() };
         let threads = [
-            thread::Builder::new().name("sidecar-accept".into()).spawn(move || accept(&accepting, &listener)),
+            thread::Builder::new().name("sidecar-accept".into()).spawn(move || accept(&accepting, &accepted)),
             thread::Builder::new().name("sidecar-sweep".into()).spawn(move || sweep(&service)),
         ];
         for thread in threads {
@@ -131,7 +135,7 @@ impl Sidecar {
     /// Where it listens.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.file.path
     }
 
     /// Ends every connection and removes the socket. What is in flight stays booked in the router.
@@ -139,9 +143,9 @@ impl Sidecar {
         let Some(connections) = self.service.open.lock().connections.take() else {
             return;
         };
-        // The accepting thread looks up when somebody comes.
-        let _ = UnixStream::connect(&self.path);
-        let _ = fs::remove_file(&self.path);
+        // The accepting thread looks up, whatever became of the file by which others reach it.
+        let _ = SockRef::from(&*self.listener).shutdown(Shutdown::Both);
+        self.file.remove();
         for stream in connections.values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -158,27 +162,54 @@ impl Drop for Sidecar {
     }
 }
 
+/// Where a socket was bound.
+struct SocketFile {
+    path: PathBuf,
+    /// Device and number.
+    inode: [u64; 2],
+}
+
+impl SocketFile {
+    /// Removes the file, unless somebody else's has taken its place.
+    fn remove(&self) {
+        if inode(&self.path).is_ok_and(|found| found == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> io::Result<[u64; 2]> {
+    fs::symlink_metadata(path).map(|found| [found.dev(), found.ino()])
+}
+
 /// A socket for this user alone, which appears under its name when it is ready.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
         Ok(found) if !found.file_type().is_socket() => {
             return Err(io::Error::new(ErrorKind::AlreadyExists, "there is a file that is no socket"));
         }
-        Ok(_) if UnixStream::connect(path).is_ok() => return Err(ErrorKind::AddrInUse.into()),
-        Ok(_) => {}
+        Ok(_) => match UnixStream::connect(path) {
+            Ok(_) => return Err(ErrorKind::AddrInUse.into()),
+            // Its process ended without removing it.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+            Err(error) => return Err(error),
+        },
     }
     let mut unready = path.as_os_str().to_owned();
     unready.push(format!(".{}", std::process::id()));
     let unready = PathBuf::from(unready);
     let listener = UnixListener::bind(&unready)?;
-    let named = fs::set_permissions(&unready, fs::Permissions::from_mode(0o600))
-        .and_then(|()| fs::rename(&unready, path));
+    let named = fs::set_permissions(&unready, fs::Permissions::from_mode(0o600)).and_then(|()| {
+        // Whoever changes the working directory later does not change where this is.
+        let file = SocketFile { path: path::absolute(path)?, inode: inode(&unready)? };
+        fs::rename(&unready, path).map(|()| file)
+    });
     if named.is_err() {
         let _ = fs::remove_file(&unready);
     }
-    named.map(|()| listener)
+    named.map(|file| (listener, file))
 }
 
 fn accept(service: &Arc<Service>, listener: &UnixListener) {
@@ -223,10 +254,12 @@ fn accept(service: &Arc<Service>, listener: &UnixListener) {
 
 impl Service {
     fn left(&self, number: u64) {
-        if let Some(connections) = &mut self.open.lock().connections {
-            // The other end sees the end when the last of our two descriptors is closed.
-            connections.remove(&number);
+        let mut open = self.open.lock();
+        if let Some(stream) = open.connections.as_mut().and_then(|connections| connections.remove(&number)) {
+            // To close it would not end it where a forked child has it, too.
+            let _ = stream.shutdown(Shutdown::Both);
         }
+        drop(open);
         self.changed.notify_all();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -223,6 +223,18 @@ fn what_a_dead_client_had_booked_is_released_once_it_is_gone_for_good() {
 }
 
 #[test]
+fn what_an_answer_that_nobody_read_had_booked_is_released() {
+    let service = start(patient());
+    let (mut reads, mut leaves) = (service.client(1), service.client(1));
+    assert_eq!(ask(&mut reads, &prompt(1, 64))[0], 0);
+    drop(reads);
+    leaves.write_all(&framed(&prompt(1, 64))).expect("it is taken");
+    service.wait_for_in_flight(2);
+    drop(leaves);
+    service.wait_for_in_flight(1);
+}
+
+#[test]
 fn a_batch_is_booked_whole_or_not_at_all() {
     let service = start(patient());
     let mut stream = service.client(1);
@@ -269,11 +281,27 @@ fn only_this_user_may_connect_and_only_to_one_service() {
     std::fs::write(&file, "mine").expect("a file");
     assert!(matches!(again(&file), Err(Error::Listen { .. })));
     assert_eq!(std::fs::read(&file).expect("it is still there"), b"mine");
+    let others = path.with_extension("datagram");
+    let _bound = UnixDatagram::bind(&others).expect("a socket");
+    assert!(matches!(again(&others), Err(Error::Listen { .. })), "somebody listens, if not to streams");
     let stale = path.with_extension("stale");
     drop(UnixListener::bind(&stale).expect("a socket"));
     assert!(again(&stale).is_ok(), "nobody listens there");
     service.sidecar.close();
     assert!(!path.exists() && UnixStream::connect(&path).is_err());
+}
+
+#[test]
+fn close_is_certain_and_removes_no_file_but_its_own() {
+    let mut removed = start(patient());
+    std::fs::remove_file(removed.sidecar.path()).expect("it is there");
+    removed.sidecar.close();
+    let mut replaced = start(patient());
+    let path = replaced.sidecar.path().to_owned();
+    std::fs::remove_file(&path).expect("it is there");
+    let _other = UnixListener::bind(&path).expect("a socket");
+    replaced.sidecar.close();
+    assert!(UnixStream::connect(&path).is_ok());
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! What can go wrong when a mock worker or a simulation is started. Faults of a request are answered over HTTP and never end up here.
 
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 /// Why a mock worker or a simulation did not start.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +44,22 @@ pub enum Error {
     /// The worker's thread or its event loop could not be created.
     #[error("cannot start the worker's thread")]
     Thread(#[source] io::Error),
+}
+
+impl Error {
+    /// Refuses a value outside `range`, which `allowed` says in words; not a number is in none.
+    #[expect(clippy::needless_pass_by_value, reason = "numbers are")]
+    pub(crate) fn unless_within<T: PartialOrd + Display>(
+        key: &'static str,
+        value: T,
+        range: RangeInclusive<T>,
+        allowed: &'static str,
+    ) -> Result<(), Self> {
+        match range.contains(&value) {
+            true => Ok(()),
+            false => Err(Self::Config { key, value: value.to_string(), allowed }),
+        }
+    }
 }
 
 /// Names a line, if it is one.

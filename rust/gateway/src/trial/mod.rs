@@ -68,17 +68,37 @@ impl Trials {
     }
 }
 
+/// What is tried beside a gateway's policy. Default: nothing.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tried {
+    /// Another policy or another pool of workers for a part of the traffic.
+    pub trial: Option<TrialConfig>,
+    /// A policy that decides for every request beside the live one, in books of its own, and routes none. It needs as much
+    /// memory as the live router.
+    pub shadow: Option<Policy>,
+}
+
+/// A trial and a shadow that can be put in force.
+pub(crate) struct Prepared {
+    trial: Option<Arc<Trial>>,
+    shadow: Option<Arc<Shadow>>,
+}
+
 impl Shared {
-    /// Puts a trial and a shadow in force, in place of those that were there, whose figures are forgotten.
+    /// Makes a trial and a shadow, and changes nothing.
     ///
     /// # Errors
-    /// [`Error::Config`] and [`Error::Router`] for a value outside its range; then nothing has changed.
-    pub(crate) fn set_trial(&self, trial: Option<TrialConfig>, shadow: Option<Policy>) -> Result<(), Error> {
-        if let Some(trial) = &trial {
+    /// [`Error::Config`] and [`Error::Router`] for a value outside its range, and without memory for a shadow.
+    pub(crate) fn prepare_trial(&self, tried: Tried) -> Result<Prepared, Error> {
+        if let Some(trial) = &tried.trial {
             trial.check()?;
         }
-        let shadow = shadow.map(|policy| Shadow::new(policy, &self.fleet)).transpose()?.map(Arc::new);
-        let trial = trial.map(|config| Arc::new(Trial::new(config, self.now())));
+        let shadow = tried.shadow.map(|policy| Shadow::new(policy, &self.fleet)).transpose()?.map(Arc::new);
+        Ok(Prepared { trial: tried.trial.map(|config| Arc::new(Trial::new(config, self.now()))), shadow })
+    }
+
+    /// Puts a trial and a shadow in force, in place of those that were there, whose figures are forgotten.
+    pub(crate) fn set_trial(&self, Prepared { trial, shadow }: Prepared) {
         if let Some(shadow) = &shadow {
             self.spawn(shadow::follow(Arc::downgrade(shadow), Arc::clone(&self.fleet)));
         }
@@ -86,7 +106,6 @@ impl Shared {
         self.trials.trial.store(trial);
         self.trials.shadow.store(shadow);
         self.trials.is_on.store(is_on, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Begins a ramp, and looks after it.

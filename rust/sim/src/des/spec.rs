@@ -174,10 +174,10 @@ impl Spec {
             Source::Scenario { name, size, seed } => {
                 return Ok((Scenario::named(name, *seed, trace, *size)?, Skipped::default()));
             }
-            Source::Chatbot(chatbot) => made(chatbot.build()),
-            Source::Shared(shared) => made(shared.build()),
-            Source::Bursts(bursts) => made(bursts.build()),
-            Source::Agents(agents) => made(agents.build()),
+            Source::Chatbot(chatbot) => chatbot.check().and_then(|()| made(chatbot.build())),
+            Source::Shared(shared) => shared.check().and_then(|()| made(shared.build())),
+            Source::Bursts(bursts) => bursts.check().and_then(|()| made(bursts.build())),
+            Source::Agents(agents) => agents.check().and_then(|()| made(agents.build())),
             Source::Mooncake(options) => read(mooncake(text()?, options)),
             Source::Agentic(options) => read(agentic(text()?, options)),
             Source::Log(options) => read(request_log(text()?, options)),
@@ -195,10 +195,7 @@ impl Spec {
         trace: Option<&str>,
         watch: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Found, Error> {
-        if !(self.load.is_finite() && self.load > 0.0) {
-            let value = self.load.to_string();
-            return Err(Error::Config { key: "load", value, allowed: "above 0" });
-        }
+        Error::unless_within("load", self.load, 1e-6..=1e6, "0.000001 to 1000000")?;
         let (mut scenario, skipped) = self.scenario(trace)?;
         scenario.workload.stretch(1.0 / self.load);
         let profile = self.profile.unwrap_or(scenario.profile);

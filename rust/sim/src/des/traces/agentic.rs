@@ -7,11 +7,14 @@ use serde::Deserialize;
 
 use super::{Names, Skipped, Trace};
 use crate::des::rng::Rng;
+use crate::des::workloads::check_rate;
 use crate::des::{Segment, Turn, WorkloadBuilder};
 use crate::error::Error;
 
 /// Ids that make one segment.
 const IDS_PER_SEGMENT: usize = 4;
+/// Longest prompt: no model has a context of that length.
+const MAX_TOKENS: u128 = 100_000_000;
 
 /// Which sessions, and when they begin.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -54,6 +57,19 @@ struct Session {
     requests: Vec<Row>,
 }
 
+impl Session {
+    fn problem(&self) -> Option<&'static str> {
+        if self.block_size == 0 {
+            return Some("block_size is 0");
+        }
+        let blocks = |row: &Row| {
+            row.ids.iter().map(|&(first, last)| (u128::from(last) + 1).saturating_sub(first.into())).sum()
+        };
+        let longest: u128 = self.requests.iter().map(blocks).max().unwrap_or(0);
+        (longest * u128::from(self.block_size) > MAX_TOKENS).then_some("a prompt of more than 100 M tokens")
+    }
+}
+
 #[derive(Deserialize)]
 struct Row {
     #[serde(rename = "in")]
@@ -74,13 +90,19 @@ enum Space {
 /// Reads a trace.
 ///
 /// # Errors
-/// [`Error::Trace`] if no line can be read.
+/// [`Error::Trace`] if no line can be read; [`Error::Config`] for an option out of range.
 pub fn agentic(text: &str, options: &AgenticOptions) -> Result<Trace, Error> {
+    check_rate("sessions_per_s", options.sessions_per_s)?;
+    Error::unless_within("max_think_s", options.max_think_s, 0.0..=1e9, "0 to 1000000000")?;
+    let sessions = options.sessions.unwrap_or(0);
+    Error::unless_within("sessions", sessions, 0..=2_000_000, "0 to 2000000")?;
     let (mut sessions, mut skipped) = (Vec::new(), Skipped::default());
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         match serde_json::from_str::<Session>(line) {
-            Ok(session) if session.block_size == 0 => skipped.add(at + 1, "block_size is 0"),
-            Ok(session) => sessions.push(session),
+            Ok(session) => match session.problem() {
+                None => sessions.push(session),
+                Some(problem) => skipped.add(at + 1, problem),
+            },
             Err(problem) => skipped.add(at + 1, problem.to_string()),
         }
     }
@@ -91,8 +113,8 @@ pub fn agentic(text: &str, options: &AgenticOptions) -> Result<Trace, Error> {
     for number in 0..count {
         let session = &sessions[number % sessions.len()];
         at_s += rng.exponential(1.0 / options.sessions_per_s);
-        let shared = (session.tool_tokens.unwrap_or(0) + session.system_tokens.unwrap_or(0))
-            / u64::from(session.block_size);
+        let [tools, system] = [session.tool_tokens, session.system_tokens].map(Option::unwrap_or_default);
+        let shared = tools.saturating_add(system) / u64::from(session.block_size);
         let mut last = None;
         for row in session.requests.iter().take(options.max_turns) {
             if row.input > options.max_prompt_tokens {

@@ -13,6 +13,7 @@ use trunkline_core::{BlockHash, BlockHasher};
 
 use super::{Names, Skipped, Trace};
 use crate::des::rng::{Rng, mix};
+use crate::des::workloads::check_rate;
 use crate::des::{Segment, Turn, Workload, WorkloadBuilder};
 use crate::error::Error;
 use crate::log::{BLOCK_BYTES, Clock, LoggedRequest, NoRequest, Reader};
@@ -160,8 +161,9 @@ pub(crate) const DEFAULT_RATE_RPS: f64 = 10.0;
 /// Reads a log.
 ///
 /// # Errors
-/// [`Error::Trace`] if no line can be read.
+/// [`Error::Trace`] if no line can be read; [`Error::Config`] for an option out of range.
 pub fn request_log(text: &str, options: &LogOptions) -> Result<Trace, Error> {
+    options.rate_rps.map_or(Ok(()), |rate| check_rate("rate_rps", rate))?;
     let (mut reader, mut clock, mut skipped) = (Reader::default(), Clock::default(), Skipped::default());
     let mut workload = LogWorkload::new(options.clone());
     let limit = options.limit.unwrap_or(usize::MAX);

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::{Names, Skipped, Trace};
 use crate::des::rng::Rng;
 use crate::des::workload::MAX_SEGMENT;
+use crate::des::workloads::check_rate;
 use crate::des::{Segment, Turn, WorkloadBuilder};
 use crate::error::Error;
 
@@ -68,8 +69,9 @@ impl Row {
 /// Reads a trace.
 ///
 /// # Errors
-/// [`Error::Trace`] if no line can be read.
+/// [`Error::Trace`] if no line can be read; [`Error::Config`] for an option out of range.
 pub fn mooncake(text: &str, options: &MooncakeOptions) -> Result<Trace, Error> {
+    options.rate_rps.map_or(Ok(()), |rate| check_rate("rate_rps", rate))?;
     let (mut rows, mut skipped) = (Vec::new(), Skipped::default());
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         match serde_json::from_str::<Row>(line) {

@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::des::rng::Rng;
 use crate::des::{Segment, Turn, Workload, WorkloadBuilder};
+use crate::error::Error;
 
 /// The agents.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -31,6 +32,17 @@ impl Default for AgentLoops {
 }
 
 impl AgentLoops {
+    /// # Errors
+    /// [`Error::Config`] for a value out of range.
+    pub fn check(&self) -> Result<(), Error> {
+        super::check_amount(self.rate_rps, self.duration_s)?;
+        Error::unless_within("tools", self.tools.len(), 1..=1000, "1 to 1000 of them")?;
+        self.tools.iter().try_for_each(|&(share, tokens)| {
+            Error::unless_within("tools", share, 0.0..=1.0, "shares from 0 to 1")?;
+            super::check_tokens("tools", tokens)
+        })
+    }
+
     /// The workload.
     #[must_use]
     pub fn build(&self) -> Workload {

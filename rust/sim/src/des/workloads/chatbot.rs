@@ -5,6 +5,7 @@ use serde::Deserialize;
 use crate::des::profile::BLOCK_TOKENS;
 use crate::des::rng::{Rng, Zipf};
 use crate::des::{Segment, Turn, Workload, WorkloadBuilder};
+use crate::error::Error;
 
 /// Longest session.
 const MAX_TURNS: u32 = 20;
@@ -79,6 +80,33 @@ fn whole(tokens: u32) -> u32 {
 }
 
 impl Chatbot {
+    /// # Errors
+    /// [`Error::Config`] for a value out of range.
+    pub fn check(&self) -> Result<(), Error> {
+        Error::unless_within("sessions", self.sessions, 1..=2_000_000, "1 to 2000000")?;
+        Error::unless_within("tenants", self.tenants, 1..=1_000_000, "1 to 1000000")?;
+        let uses = self.uses_per_prompt.unwrap_or(1);
+        Error::unless_within("uses_per_prompt", uses, 1..=1_000_000, "1 to 1000000")?;
+        super::check_skew(self.skew)?;
+        Error::unless_within("turns", self.turns, 1.0..=1000.0, "1 to 1000")?;
+        super::check_rate("sessions_per_s", self.sessions_per_s)?;
+        Error::unless_within("think_s", self.think_s, 0.0..=1e6, "0 to 1000000")?;
+        let spike = self.spike.map_or(0.0, |spike| spike.share);
+        Error::unless_within("spike", spike, 0.0..=1.0, "a share from 0 to 1")?;
+        let ((shortest, longest), (least, most)) = (self.question_tokens, self.answer_tokens);
+        for (key, tokens) in [
+            ("system_tokens", self.system_tokens),
+            ("header_tokens", self.header_tokens),
+            ("question_tokens", shortest),
+            ("question_tokens", longest),
+            ("answer_tokens", least),
+            ("answer_tokens", most),
+        ] {
+            super::check_tokens(key, tokens)?;
+        }
+        Ok(())
+    }
+
     /// The workload.
     #[must_use]
     pub fn build(&self) -> Workload {

@@ -4,6 +4,9 @@ use serde::Deserialize;
 
 use crate::des::rng::{Rng, Zipf};
 use crate::des::{Segment, Turn, Workload, WorkloadBuilder};
+use crate::error::Error;
+
+const SHORTEST_QUESTION: u32 = 16;
 
 /// Single requests over a set of long prefixes, as with documents that many users ask about.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -40,6 +43,20 @@ impl Default for SharedPrefixes {
 }
 
 impl SharedPrefixes {
+    /// # Errors
+    /// [`Error::Config`] for a value out of range.
+    pub fn check(&self) -> Result<(), Error> {
+        super::check_amount(self.rate_rps, self.duration_s)?;
+        Error::unless_within("prefixes", self.prefixes, 1..=1_000_000, "1 to 1000000")?;
+        super::check_tokens("prefix_tokens", self.prefix_tokens)?;
+        super::check_skew(self.skew)?;
+        let (median, sigma, most) = self.question;
+        Error::unless_within("question", median, 1.0..=1e6, "a median from 1 to 1000000")?;
+        Error::unless_within("question", sigma, 0.0..=10.0, "a sigma from 0 to 10")?;
+        let allowed = "16 to 1000000 tokens at most";
+        Error::unless_within("question", most, SHORTEST_QUESTION..=super::MAX_TOKENS, allowed)
+    }
+
     /// The workload.
     #[must_use]
     pub fn build(&self) -> Workload {
@@ -56,7 +73,10 @@ impl SharedPrefixes {
             let group = prefix[prefix.len() - 1].id;
             let (median, sigma, most) = self.question;
             let mut prompt = prefix.clone();
-            prompt.push(Segment { id: builder.fresh(), tokens: rng.log_normal(median, sigma, 16, most) });
+            prompt.push(Segment {
+                id: builder.fresh(),
+                tokens: rng.log_normal(median, sigma, SHORTEST_QUESTION, most),
+            });
             let output_tokens = rng.log_normal(150.0, 0.7, 8, 1000);
             builder.begin(at_s, &Turn { prompt: &prompt, output_tokens, answer: None, group });
         }
@@ -89,6 +109,15 @@ impl Default for Bursts {
 }
 
 impl Bursts {
+    /// # Errors
+    /// [`Error::Config`] for a value out of range.
+    pub fn check(&self) -> Result<(), Error> {
+        super::check_amount(self.rate_rps, self.duration_s)?;
+        Error::unless_within("siblings", self.siblings, 1..=10_000, "1 to 10000")?;
+        Error::unless_within("gap_s", self.gap_s, 0.0..=1e6, "0 to 1000000")?;
+        super::check_tokens("prefix_tokens", self.prefix_tokens)
+    }
+
     /// The workload.
     #[must_use]
     pub fn build(&self) -> Workload {
