@@ -14,19 +14,15 @@ from trunkline.simulate.runs import Stopped
 
 pytestmark = pytest.mark.thread_unsafe(reason="click's runner swaps sys.stdout")
 
-# Missed with a sixth of the requests: by chance alone, random's busiest worker has 1.11 times the mean of them.
-MISSED = {("long", "busiest_over_mean")}
 
-
-def test_there_are_sixteen_cells_and_every_bar_is_judged() -> None:
+def test_there_are_sixteen_cells_and_every_bar_is_met() -> None:
     done = CliRunner().invoke(cli, ("bench", "aws16", "--quick", "--json"))
     result = json.loads(done.stdout)
-    assert done.exit_code == 1
+    assert done.exit_code == 0
     cells = {tuple(cell[key] for key in ("context", "model", "api", "strategy")) for cell in result["cells"]}
     assert len(result["cells"]) == len(cells) == 16
     assert len(result["bars"]) == len(BARS)
-    missed = {(bar["context"], bar["figure"]) for bar in result["bars"] if bar["status"] == "MISS"}
-    assert missed == MISSED, result["bars"]
+    assert {bar["status"] for bar in result["bars"]} == {"met"}
 
 
 def test_random_beside_itself_meets_no_ratio() -> None:
