@@ -133,6 +133,12 @@ impl Pages {
         self.pages.len() * PAGE_BYTES + self.pages.capacity() * size_of::<Page>()
     }
 
+    /// Slots that are taken.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn live(&self) -> usize {
+        self.pages.iter().map(|page| usize::from(page.live)).sum()
+    }
+
     /// Takes a slot for 1 to [`PAGE_WORDS`] words; `growth` said that there is room.
     pub(super) fn alloc(&mut self, words: &Words, len: usize) -> u32 {
         let class = class_of(len);

@@ -57,7 +57,7 @@ pub(super) fn depths(index: &Writer, prompt: &[u64], views: &[ViewId]) -> Vec<u3
 
 /// Checks what the index promises of its own structure.
 pub(super) fn check(index: &Writer) {
-    let (mut runs, mut blocks) = (0, 0);
+    let (mut runs, mut blocks, mut spilled) = (0, 0, 0);
     let mut children: HashMap<u32, u32> = HashMap::new();
     let mut held: HashMap<u16, u64> = HashMap::new();
     let tree = &index.index.tree;
@@ -66,6 +66,7 @@ pub(super) fn check(index: &Writer) {
         let (run, shape) = (tree.run(id), tree.run(id).shape());
         runs += 1;
         blocks += shape.len;
+        spilled += usize::from(run.is_spilled());
         assert!(shape.holders > 0 || tree.children(id) > 0, "nobody needs {id:?}");
         assert_eq!(tree.child(shape.parent, tree.hashes(id).next().expect("a block")), Some(id));
         if shape.parent != RunId::NONE {
@@ -84,6 +85,7 @@ pub(super) fn check(index: &Writer) {
         assert_eq!(tree.children(id), children.get(&id.0).copied().unwrap_or(0));
     }
     assert_eq!((index.runs(), index.blocks()), (runs, blocks));
+    assert_eq!(index.space.pages.live(), runs + spilled, "a slot is nobody's");
     for view in 0..index.views.len() as u16 {
         if index.views.get(view).live {
             assert_eq!(index.views.get(view).blocks, held.get(&view).copied().unwrap_or(0));

@@ -2,8 +2,9 @@
 //!
 //! A run is a maximal piece of the tree without a branch: consecutive blocks that every prompt so far continued alike. Where
 //! it hangs, where its hashes are and who holds it change under its version; uses, clocks and pins are single words that may
-//! change at any time. A short run has a digest of its hashes: a walk that has them all need not fetch the words. A holder is a word, `view | blocks | clock`, and a third of a word behind all of these: its pins, which only writers
-//! look at. Three holders fit into the run itself, more move to a slot of their own.
+//! change at any time. A short run has a digest of its hashes: a walk that has them all need not fetch the words. A holder is
+//! a word, `view | blocks | clock`, and a third of a word behind all of these: its pins, which only writers look at. Three
+//! holders fit into the run itself, more move to a slot of their own.
 
 use super::arena::{Atomics, CLASSES, PAGE_WORDS, Pages, Words, class_of};
 use super::prefetch::prefetch;
@@ -159,6 +160,12 @@ impl Run {
     #[inline]
     pub(super) fn digest(&self) -> u64 {
         self.digest.load(Ordering::Relaxed)
+    }
+
+    /// Whether its holders have a slot.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn is_spilled(&self) -> bool {
+        self.shape().room != Room::INLINE
     }
 
     /// Slot of the holders of a run that has them elsewhere.
@@ -323,10 +330,10 @@ impl Run {
             share.put(last.holder(), last.pins());
             self.len.store(Shape::pack(len, holders - 1, room), Ordering::Release);
         });
-        // Few enough to move back, or into half the room: then they move.
+        // Few enough to move back, or into half the room: then they move. A run that is about to go has no slot, therefore.
         let tight = Room::of(holders - 1);
-        let fits = || tight == Room::INLINE || pages.growth(words, tight.words()) == Some(0);
-        if 2 * tight.words() <= room.words() && fits() {
+        let halves = || 2 * tight.words() <= room.words() && pages.growth(words, tight.words()) == Some(0);
+        if room != Room::INLINE && (tight == Room::INLINE || halves()) {
             self.move_holders(words, pages, tight, None);
         }
     }

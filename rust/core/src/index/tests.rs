@@ -279,3 +279,21 @@ fn a_prompt_that_nobody_holds_any_more_has_no_history() {
     assert!(uses.iter().all(|&uses| uses == 1.0), "{uses:?}");
     check(&index);
 }
+
+#[test]
+fn prompts_of_many_workers_come_and_go_and_the_budget_holds_as_many_as_before() {
+    let (_, mut index) = PrefixIndex::new(MIN_BUDGET).expect("address space");
+    let views: Vec<ViewId> = (0..9).map(|_| index.add_view(None).expect("free")).collect();
+    let mut fill = |holders: usize, from: u64| {
+        for first in from..from + 20_000 {
+            for &view in &views[..holders] {
+                index.insert(view, &blocks(&[first, first, first, first]), 0);
+            }
+        }
+        index.blocks()
+    };
+    for holders in [4, 7, 9] {
+        let (before, after) = (fill(holders, 0), fill(holders, 1 << 32));
+        assert!(after > before * 9 / 10, "{holders} holders: {before} blocks, then {after}");
+    }
+}
