@@ -250,7 +250,7 @@ impl State {
             && deepest < hits.length.tokens.div_ceil(2);
         let held = |id| if spreads { self.index.view_blocks(self.standing(id).view) } else { 0 };
         let hears_late = config.replicas > 1 && config.shared_state;
-        let chance = |id: WorkerId| if hears_late { self.fraction(u64::from(id.0)) } else { 0.0 };
+        let chance = |id: WorkerId| if hears_late { self.fraction(id) } else { 0.0 };
         let candidate =
             |id| Candidate { held_blocks: held(id), chance: chance(id), ..self.candidate(id, hits) };
         if plan.samples {
@@ -387,9 +387,9 @@ impl State {
         ((u128::from(self.random(draw)) * count as u128) >> 64) as usize
     }
 
-    /// A number of 0 to 1, another one for each decision and draw, and for each router.
-    fn fraction(&self, draw: u64) -> f64 {
-        self.random(draw) as f64 / u64::MAX as f64
+    /// A number of 0 to 1, another one for each decision and worker, and for each router whose index has a seed of its own.
+    fn fraction(&self, id: WorkerId) -> f64 {
+        self.random(CHANCE as u64 + u64::from(id.0)) as f64 / u64::MAX as f64
     }
 
     /// Mixed twice: once leaves the high bits of one turn close to those of the next.
