@@ -3,12 +3,16 @@
 `import trunkline` needs no other package, so the wheel may lie where there are none (`pip install --no-deps`).
 """
 
+import errno
 import os
 import signal
 import sys
 
 # Import name to distribution: the dependencies in pyproject.toml.
 _NEEDED = {"click": "click", "msgspec": "msgspec", "yaml": "pyyaml"}
+
+# What is printed cannot be stored.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 
 
 def main() -> None:
@@ -25,7 +29,8 @@ def main() -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         run()
     except OSError as error:
-        # What is printed has no room.
+        if error.errno not in _NO_ROOM:
+            raise
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(1)
     except ModuleNotFoundError as missing:

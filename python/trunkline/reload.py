@@ -59,8 +59,11 @@ class Reloader:
             self._refuse_what_needs_a_restart(settings)
         except Exception as refused:  # nothing that a file says may end a gateway that serves
             self._gateway.reload_refused()
-            return f"reload refused, nothing has changed: {refused}"
-        # Figures of arms under different policies do not mix.
+            kind = (
+                "" if isinstance(refused, TrunklineError | SettingsError | OSError) else f"{type(refused).__name__}: "
+            )
+            return f"reload refused, nothing has changed: {kind}{refused}"
+        # Figures of arms under different policies do not mix, but for what is decided before the policy is set below.
         trial = settings.trial if self._differs(settings, *TRIAL, *POLICY) else None
         try:
             added, removed = self._gateway.reload(workers=settings.workers, files=settings.files, trial=trial)

@@ -221,11 +221,11 @@ def test_a_pool_of_nobody_or_of_everybody_is_said_at_the_start_and_at_a_reload(
     configure(old.url)
     served = serve([], "--config", str(file))
     said = "arm b's share of the tenants, 0.1, is served by the other arm's workers, as errors of arm b"
-    assert served.log[0].startswith(f"no worker is in trial pool new (#pool=new): {said}")
+    assert served.log[0].startswith(f"no configured worker is in trial pool new (#pool=new): {said}")
     configure(old.url, in_pool)
     assert "trial pool" not in served.wait_for_log("reloaded", f"added {new.url}")
     configure(in_pool)
-    said = "; every worker is in trial pool new: arm a's share of the tenants, 0.9, is served by"
+    said = "; every configured worker is in trial pool new: arm a's share of the tenants, 0.9, is served by"
     served.wait_for_log("reloaded", f"removed {old.url}{said}")
     configure(in_pool, labelled(old, "newer"))
     assert "trial pool" not in served.wait_for_log("reloaded", f"added {old.url}")

@@ -275,9 +275,13 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         label = f"pool={self.trial_pool}"
         labelled = [label in worker.partition("#")[2].split("&") for worker in self.workers]
         if not any(labelled):
-            who, arm, share = f"no worker is in trial pool {self.trial_pool} (#{label})", "b", self.trial_share
+            who, arm, share = (
+                f"no configured worker is in trial pool {self.trial_pool} (#{label})",
+                "b",
+                self.trial_share,
+            )
         elif all(labelled):
-            who, arm, share = f"every worker is in trial pool {self.trial_pool}", "a", 1 - self.trial_share
+            who, arm, share = f"every configured worker is in trial pool {self.trial_pool}", "a", 1 - self.trial_share
         else:
             return None
         return (

@@ -134,7 +134,8 @@ def _stop_signals_wait() -> Iterator[None]:
         yield  # handlers run in the main thread alone
         return
     came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # SIGINT comes last where handlers are set back: its own raises there.
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in numbers}
     try:
         yield
