@@ -224,9 +224,9 @@ fn text_model(model: &str) -> u64 {
 /// A new one has no workers. policy: kv_aware, prefix_aware, least_outstanding, round_robin or random.  block_size: tokens
 /// per block, 1..256; text is cut into blocks of 64 bytes.  memory_budget: bytes that the index may own, 1 MiB..16 GiB, or
 /// text like "64MiB"; None is 256 MiB, which remember about 10 million blocks.  events_budget: bytes that what workers'
-/// events tell may own, at least 1 MiB; None is 1 GiB.  seed: of the index's hashes, 0..2**64; None takes a random one, so
-/// that nobody can aim at a collision.  placement_seed: of homes, 0..2**64, equal on all replicas.  replicas: routers in
-/// front of the same workers, 1..1000.
+/// events tell may own, at least 1 MiB; None is 1 GiB.  seed: of the index's hashes and of what is left to chance,
+/// 0..2**64; None takes a random one, so that nobody can aim at a collision and replicas do not all choose alike.
+/// placement_seed: of homes, 0..2**64, equal on all replicas.  replicas: routers in front of the same workers, 1..1000.
 ///
 /// Of policy prefix_aware: prefix_length: characters of text (four make a token id) that decide, 1024..65536.
 /// concurrency_threshold: requests in flight from which a worker is left, 1..1024; None takes one relative to the fleet's
