@@ -326,19 +326,20 @@ def test_a_forked_child_is_a_client_of_its_own_and_leaves_nothing(start: Start, 
 def test_a_forked_child_does_not_hold_its_parents_connections(start: Start, path: Path) -> None:
     start("--grace-s", "0.1")
     script = """
-import os, sys, threading, time
+import os, sys, threading
 from trunkline import SidecarRouter
 router = SidecarRouter(sys.argv[1])
 router.route("x")
-thread = threading.Thread(target=lambda: (router.route("y"), time.sleep(60)), daemon=True)
-thread.start()
+forever = threading.Event()
+threading.Thread(target=lambda: (router.route("y"), forever.wait()), daemon=True).start()
 while router.stats().in_flight < 2:
     pass
 if child := os.fork():
     print(child, flush=True)
-time.sleep(60)
+sys.stdin.read()  # both end with the test, if not before
 """
-    with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True) as parent:
+    command = [sys.executable, "-c", script, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         try:
